@@ -1,9 +1,10 @@
 """Seconds and memory of single tasks, beside stock BoTorch or another checkout.
 
 - `argmax ...`: the arm of the largest `mean + sqrt(2 var)` among 200,000, d = 8, after
-  500 observations. `cold`: from nothing, 200 inducing arms; `cached`: after ten more
-  pulls; `exact`: `optimize_acqf_finite`; `stock`: `optimize_acqf_discrete` on
-  `SingleTaskGP`.
+  500 observations. `stock` and `finite`: BoTorch's `optimize_acqf_discrete` and our
+  `optimize_acqf_finite`, either with BoTorch's `SingleTaskGP` (`GP`) or with
+  `SingleTaskDTCGP` on all observations (`DTC`), whose posterior is the same. `cold`: an
+  `ArmPosterior` from nothing, 200 inducing arms; `cached`: after ten more pulls.
 - `rebuild ...`: the posterior of 200,000 arms from nothing, 200 inducing arms, d = 16,
   with a Matern-5/2 kernel or the kernel that is learned by default.
 - `likelihood`: the marginal likelihood and its gradient, 32,000 rows, 200 inducing.
@@ -144,19 +145,21 @@ def argmax_sparse(
     return choose
 
 
-def argmax_exact(device: str, num_arms: int, num_observed: int, stock: bool) -> Call:
-    """Search an acquisition function over finite choices, ours or BoTorch's."""
+def argmax_exact(
+    device: str, num_arms: int, num_observed: int, search: str, model_name: str
+) -> Call:
+    """Search an exact upper bound over finite choices: either search, either model."""
     arms = uniform_arms(num_arms, 8).to(device)
     X = arms[:num_observed]
     Y = noisy_rewards(X.cpu()).to(device).unsqueeze(-1)
     kernel = rbf_kernel(arms, 0.5)
-    new_model = SingleTaskGP if stock else SingleTaskDTCGP
+    new_model = SingleTaskGP if model_name == "GP" else SingleTaskDTCGP
 
     def choose() -> str:
         model = new_model(X, Y, covar_module=kernel, outcome_transform=None)
         model.likelihood.noise = NOISE_VARIANCE
         acqf = UpperConfidenceBound(model, beta=BETA)
-        if not stock:
+        if search == "finite":
             return f"arm {int(optimize_acqf_finite(acqf, arms)[0])}"
         with torch.no_grad():
             point, _ = optimize_acqf_discrete(acqf, q=1, choices=arms)
@@ -339,12 +342,14 @@ TASKS: dict[str, Task] = {
     "million ask": Task(ask_of_many, (1_000_000, 300, 96), (200, 30, 8)),
 }
 for prefix, num_arms in {"": 200_000, "million ": 1_000_000}.items():
-    stock = f"{prefix}argmax stock"
+    stock = f"{prefix}argmax stock GP"
     for name, prepare, sizes, small, calls in (
         ("cold", argmax_sparse, (500, 200, False), (50, 20, False), 1),
         ("cached", argmax_sparse, (500, 200, True), (50, 20, True), 21),
-        ("exact", argmax_exact, (500, False), (50, False), 1),
-        ("stock", argmax_exact, (500, True), (50, True), 1),
+        ("stock GP", argmax_exact, (500, "stock", "GP"), (50, "stock", "GP"), 1),
+        ("finite GP", argmax_exact, (500, "finite", "GP"), (50, "finite", "GP"), 1),
+        ("stock DTC", argmax_exact, (500, "stock", "DTC"), (50, "stock", "DTC"), 1),
+        ("finite DTC", argmax_exact, (500, "finite", "DTC"), (50, "finite", "DTC"), 1),
     ):
         TASKS[f"{prefix}argmax {name}"] = Task(
             prepare, (num_arms, *sizes), (1000, *small), calls, stock

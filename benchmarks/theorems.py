@@ -184,7 +184,8 @@ def leverage_run(
     # Batches of at most BULK_SIZE arms: larger ones are not drawn as in the algorithm.
     ratio_threshold = 1 + 400 / num_arms
     if oversampling is None:
-        oversampling = bbkb_oversampling(num_arms, FAILURE_PROBABILITY)
+        # As Theorem 1 is printed. The proof's would keep nearly all of so few arms.
+        oversampling = bbkb_oversampling(num_arms, FAILURE_PROBABILITY) / 9
     bandit = BBKB(
         line.arms,
         covar_module=line.kernel,

@@ -29,6 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0, or 2 after an error, which standard error names in one line.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    if hasattr(sys.stdout, "reconfigure"):  # names may have letters that it lacks
+        sys.stdout.reconfigure(errors="replace")
     args = build_parser().parse_args(_with_command(words))
     missing = [name for name in REQUIRED_MODULES if find_spec(name) is None]
     if missing:

@@ -50,6 +50,12 @@ def is_integer(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
+def check_truth(name: str, value: Any) -> bool:
+    """Return True or False."""
+    _require(isinstance(value, bool | np.bool_), name, "True or False", value)
+    return bool(value)
+
+
 def check_number(
     name: str, value: Any, least: float = -LARGEST, most: float = LARGEST
 ) -> float:
@@ -142,7 +148,8 @@ def check_modules(kind: type, **values: Any) -> None:
         if len(batch_shape) > 0:
             raise UnsupportedError(
                 f"Expected `{name}` to be one {kind.__name__}, but it is a batch of "
-                f"shape {tuple(batch_shape)}. Leave out `batch_shape`."
+                f"shape {tuple(batch_shape)}. Leave out `batch_shape`, or pass "
+                "`per_dim_lengthscales=False` to an OrthogonalAdditiveKernel in it."
             )
 
 
@@ -166,25 +173,40 @@ def _check_floats(name: str, value: Any) -> None:
 
 
 def check_numbers(**values: Tensor | None) -> None:
-    """Raise if a tensor of training data holds NaN."""
+    """Raise if a tensor of data holds NaN or infinity."""
     for name, value in values.items():
-        if value is not None and value.isnan().any():
-            first = value.isnan().nonzero()[0].tolist()
+        if value is not None and not value.isfinite().all():
+            first = (~value.isfinite()).nonzero()[0].tolist()
             raise InputDataError(
-                f"Expected `{name}` without NaN, but {name}{first} is NaN. Leave its "
-                "row out of all training data."
+                f"Expected `{name}` without NaN and infinity, but {name}{first} is "
+                f"{value[tuple(first)].item()}. Leave its row out of all data."
             )
 
 
-def check_single_output(model: str, train_X: Tensor, train_Y: Tensor) -> None:
-    """Raise an ``UnsupportedError`` unless data are unbatched and of one output."""
-    if train_X.dim() != 2 or train_Y.shape[-1] != 1:
+def check_columns(of: str, X: Tensor, **columns: Tensor | None) -> None:
+    """Raise unless columns hold a finite number for each row of ``... x n x d``."""
+    for name, value in columns.items():
+        if value is not None and value.shape[-2:] != (X.shape[-2], 1):
+            raise BotorchTensorDimensionError(
+                f"Expected `{name}` to be a column with a row for each row of `{of}`, "
+                f"but got shapes {tuple(value.shape)} and {tuple(X.shape)}. Use "
+                f"`{name}.reshape(-1, 1)`, and leave out rows that one of them lacks."
+            )
+    check_numbers(**{of: X}, **columns)
+
+
+def check_training_data(
+    model: str, train_X: Tensor, train_Y: Tensor, train_Yvar: Tensor | None
+) -> None:
+    """Raise unless data are unbatched, of one output, and fit each other."""
+    if train_X.dim() != 2 or train_Y.shape[1:].numel() != 1:
         raise UnsupportedError(
             "Expected unbatched `train_X` (n x d) and one output in `train_Y` "
             f"(n x 1), but got shapes {tuple(train_X.shape)} and "
             f"{tuple(train_Y.shape)}. Use a `ModelListGP` of `{model}`s for several "
             "outputs."
         )
+    check_columns("train_X", train_X, train_Y=train_Y, train_Yvar=train_Yvar)
 
 
 def check_arms(arms: Tensor) -> None:
@@ -219,7 +241,7 @@ def check_bounds(bounds: Any) -> None:
 
 def check_points(points: Any, bounds: Tensor) -> Tensor:
     """Return ``q x d`` points in the dtype of the bounds; raise if one is outside."""
-    points = _as_tensor("points", points, "a tensor of points").to(bounds)
+    points = as_tensor("points", points, "a tensor of points").to(bounds)
     if points.dim() != 2 or points.shape[-1] != bounds.shape[-1]:
         raise BotorchTensorDimensionError(
             f"Expected `points` of shape q x {bounds.shape[-1]}, but got "
@@ -237,7 +259,7 @@ def check_points(points: Any, bounds: Tensor) -> Tensor:
 
 def check_available(available: Any, num_arms: int) -> Tensor:
     """Return an ``A``-dim boolean tensor."""
-    mask = _as_tensor("available", available, "a boolean tensor")
+    mask = as_tensor("available", available, "a boolean tensor")
     if mask.shape != (num_arms,) or mask.dtype != torch.bool:
         raise InputDataError(
             f"Expected `available` to be a boolean tensor of shape ({num_arms},), but "
@@ -278,7 +300,7 @@ def check_rewards(rewards: Any, num_pulls: int, dtype: torch.dtype) -> list[floa
         InputDataError: If a reward is not a number, NaN, infinite, or so large that
             squares overflow in the dtype of the arms.
     """
-    values = _as_tensor("rewards", rewards, "real numbers").double()
+    values = as_tensor("rewards", rewards, "real numbers").double()
     if values.dim() == 2 and values.shape[-1] == 1:
         values = values.squeeze(-1)
     values = values.reshape(1) if values.dim() == 0 else values
@@ -310,7 +332,7 @@ def check_known_noise(noise: Any, num_pulls: int, dtype: torch.dtype) -> list[fl
         InputDataError: If a variance is not positive and finite in the arms' dtype.
     """
     noise = math.nan if noise is None else noise
-    values = _as_tensor("noise_variance", noise, "real numbers").double()
+    values = as_tensor("noise_variance", noise, "real numbers").double()
     values = values.squeeze(-1) if values.dim() == 2 else values
     values = values.expand(num_pulls) if values.dim() == 0 else values
     if values.shape != (num_pulls,):
@@ -332,7 +354,7 @@ def check_known_noise(noise: Any, num_pulls: int, dtype: torch.dtype) -> list[fl
 
 
 def _integers(name: str, values: Any, meaning: str) -> list[int]:
-    found = _as_tensor(name, values, meaning)
+    found = as_tensor(name, values, meaning)
     if found.numel() == 0 and found.dim() <= 1:
         return []
     if found.dim() > 1 or found.is_floating_point() or found.dtype == torch.bool:
@@ -344,7 +366,7 @@ def _integers(name: str, values: Any, meaning: str) -> list[int]:
     return integers
 
 
-def _as_tensor(name: str, values: Any, meaning: str) -> Tensor:
+def as_tensor(name: str, values: Any, meaning: str) -> Tensor:
     """Return a dense tensor of real numbers.
 
     NumPy converts other values: a list of floats stays double, and a column of a table

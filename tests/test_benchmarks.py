@@ -85,8 +85,11 @@ def test_tasks_find_the_arm_of_the_largest_dense_bound():
     best = (mean + np.sqrt(speed.BETA * np.diag(covariance))).argmax()
     for call in (
         speed.argmax_sparse("cpu", 300, 40, 40, cached=False),
-        speed.argmax_exact("cpu", 300, 40, stock=False),
-        speed.argmax_exact("cpu", 300, 40, stock=True),
+        *(
+            speed.argmax_exact("cpu", 300, 40, search, model)
+            for search in ("stock", "finite")
+            for model in ("GP", "DTC")
+        ),
     ):
         assert call() == f"arm {best}"
 
@@ -144,3 +147,58 @@ def test_rows_are_traced_and_small(path):
     traces = ["commit", "torch", "botorch", "threads", "device"]
     assert table[traces].notna().all(axis=None)
     assert not table["commit"].str.contains("dirty|unknown").any()
+
+
+# --- statements
+
+
+DOCS = RESULTS.parent.parent / "docs"
+
+
+def words(path):
+    return " ".join(path.read_text().replace("**", "").split())
+
+
+def test_statements_about_bbkb_are_what_the_rows_say():
+    page, readme = DOCS / "benchmarks.rst", RESULTS / "figures" / "README.rst"
+    table = pd.read_csv(RESULTS / "figures" / "bbkb.csv")
+    ours = table[table["bandit"] == "BBKB"].set_index(["data", "setting"])
+    exponents = ours["exponent"]
+    linear = exponents[exponents > 0.9].sort_index()
+    assert {*linear.index} == {
+        ("abalone", "paper"),
+        ("cadata", "practical"),
+        ("cadata", "released"),
+    }
+    assert exponents.drop(linear.index).max() < 0.81
+    for text in (page, readme):
+        assert "0.997" in words(text)
+        assert "almost linear" in words(text)
+    for share in ours["share of uniform"]:
+        assert f"{share:.2f}" in words(readme)
+    for exponent in exponents[exponents < 0.99]:
+        assert f"{exponent:.2f}" in words(readme)
+    rows = pd.read_csv(RESULTS / "bbkb.csv.gz")
+    seconds = rows.groupby(["data", "setting", "bandit"])["seconds"].max().unstack()
+    both = seconds.dropna()
+    assert len(both) == 3
+    assert (both["BKB"] > both["GPUCB"]).all()
+    assert "BKB takes longer than GP-UCB" in words(page)
+
+
+def test_statements_about_drift_thompson_and_ax_are_what_the_rows_say():
+    page, readme = DOCS / "benchmarks.rst", RESULTS / "figures" / "README.rst"
+    drift = pd.read_csv(DOCS / "benchmarks" / "drift_matched.csv")
+    worse = drift["R-GP-UCB"] > drift["GP-UCB"]
+    assert (len(worse), worse.sum()) == (6, 5)
+    for text in (page, readme):
+        assert "more regret than GP-UCB in five of six" in words(text)
+    found = pd.read_csv(DOCS / "benchmarks" / "best_found.csv")
+    others = found[found["GPBandit, Thompson"] >= found["GPBandit"]]
+    assert others[["noise", "part"]].values.tolist() == [["50 %", "later"]]
+    ax = pd.read_csv(DOCS / "benchmarks" / "ax.csv").set_index("function")
+    (ours, error), (stock, other) = (
+        map(float, ax.loc["Hartmann-4", name].split(" +- "))
+        for name in ("``BanditNode``", "Ax's own choice")
+    )
+    assert 0.9 < (ours - stock) / math.hypot(error, other) < 1.1

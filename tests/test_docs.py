@@ -1,6 +1,7 @@
 """README and docs/: names exist, and code and commands run."""
 
 import importlib
+import inspect
 import re
 import runpy
 import textwrap
@@ -16,10 +17,11 @@ DOCS = Path(__file__).parent.parent / "docs"
 README = DOCS.parent / "README.md"
 CONTRIBUTING = DOCS.parent / "CONTRIBUTING.md"
 PROJECTS = runpy.run_path(str(DOCS / "inventories.py"))["PROJECTS"]
+SILENT_AX = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # what it imports
 LINKED = [name for _, names in PROJECTS.values() for name in names]
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # what Ax imports
+@SILENT_AX
 @pytest.mark.parametrize("name", LINKED)
 def test_names_of_other_projects_are_where_python_defines_them(name):
     module, _, name = name.rpartition(".")
@@ -37,6 +39,117 @@ def test_the_reference_has_every_package():
     assert {word for word in listed if word.startswith("botorch_bkb.")} == {
         f"botorch_bkb.{name}" for name in names
     }
+
+
+LISTED = re.findall(r"~(botorch_bkb[\w.]+)", (DOCS / "api.rst").read_text())
+
+
+def named(name):
+    module, _, name = name.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def public_names():
+    """Return what the packages of the reference export, and what it lists."""
+    packages = {name.rpartition(".")[0] for name in LISTED}
+    exported = {
+        f"{package}.{name}"
+        for package in packages
+        for name in getattr(importlib.import_module(package), "__all__", [])
+    }
+    return sorted({*exported, *LISTED})
+
+
+@SILENT_AX
+def test_the_reference_lists_every_public_class_and_function():
+    things = [named(name) for name in LISTED]
+    assert len(set(map(id, things))) == len(things)  # none twice
+    public = {name: named(name) for name in public_names()}
+    assert len(public) > 100
+    missing = [
+        name
+        for name, thing in public.items()
+        if (inspect.isclass(thing) or inspect.isfunction(thing))
+        and not any(thing is one for one in things)
+    ]
+    assert missing == []
+
+
+def documented_arguments(*texts):
+    """Return the names in the ``Args`` of docstrings."""
+    names = []
+    for text in texts:
+        block = re.search(r"^Args:\n((?: +.*\n|\n)*)", f"{text}\n", re.MULTILINE)
+        for line in re.findall(
+            r"^ {4}(\*{0,2}\w.*?):", block[1] if block else "", re.M
+        ):
+            names += [name.strip("* ") for name in line.split(",")]
+    return names
+
+
+def documented_callables():
+    """Yield every public function, class and method with its docstrings."""
+    for name in public_names():
+        thing = named(name)
+        if inspect.isfunction(thing):
+            yield name, thing, [inspect.getdoc(thing)]
+        if not inspect.isclass(thing):
+            continue
+        for method, function in inspect.getmembers(thing, inspect.isroutine):
+            where = getattr(inspect.unwrap(function), "__module__", None) or ""
+            if not where.startswith("botorch_bkb"):
+                continue
+            if method == "__init__":
+                yield name, thing, [inspect.getdoc(thing), inspect.getdoc(function)]
+            elif not method.startswith("_"):
+                yield f"{name}.{method}", function, [inspect.getdoc(function)]
+
+
+@SILENT_AX
+def test_documented_arguments_are_those_of_the_signature():
+    """None is missing, none is of a parent that takes it, and none is there twice."""
+    wrong, found = {}, 0
+    for name, thing, texts in documented_callables():
+        arguments = documented_arguments(*texts)
+        known = [one for one in inspect.signature(thing).parameters if one != "self"]
+        found += bool(arguments)
+        if arguments and sorted(arguments) != sorted(known):
+            wrong[name] = sorted(set(arguments) ^ set(known))
+    assert found > 100
+    assert wrong == {}
+
+
+@SILENT_AX
+def test_no_constructor_shows_the_help_of_another_class():
+    others = [
+        name
+        for name, thing, _ in documented_callables()
+        if inspect.isclass(thing)
+        and not thing.__init__.__doc__
+        and inspect.getdoc(thing.__init__) != inspect.getdoc(object.__init__)
+    ]
+    assert others == []
+
+
+def test_pages_and_sections_that_are_cited_exist():
+    root, titles = DOCS.parent, set()
+    for path in DOCS.rglob("*.rst"):
+        titles |= set(
+            re.findall(r"^(.+)\n[=\-~^]{2,}$", path.read_text(), re.MULTILINE)
+        )
+    cited = {}
+    files = [
+        *(root / "benchmarks").rglob("*.py"),
+        *(root / "botorch_bkb").rglob("*.py"),
+    ]
+    files += [root / "README.md", *(root / "benchmarks").rglob("*.rst")]
+    for path in files:
+        text = re.sub(r"[\"']\n\s*f?[\"']", "", path.read_text())  # parts of a string
+        text = " ".join(text.split())
+        for title in re.findall(r'(?:[Pp]ages?|[Ss]ee) "([^"]+)"', text):
+            cited[title] = path.name
+    assert len(cited) > 3
+    assert {title: cited[title] for title in cited.keys() - titles} == {}
 
 
 def test_files_and_modules_that_pages_name_exist():
@@ -78,7 +191,7 @@ PAGES = [path for path in WRITTEN if code_of(path)]
 GUIDES = runpy.run_path(str(DOCS / "run_guides.py"))
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # what Ax imports
+@SILENT_AX
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_python_blocks_run_in_order(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast, TypeVar
+from typing import Any, cast, TypeVar
 
 import torch
 from botorch.acquisition.acquisition import AcquisitionFunction
@@ -26,6 +26,7 @@ from botorch_bkb.acquisition.schedules import (
     ConfidenceSchedule,
 )
 from botorch_bkb.checks import check_number, check_tensors
+from botorch_bkb.models import SingleTaskDTCGP
 
 
 AnyModel = TypeVar("AnyModel", bound=Model)
@@ -60,6 +61,7 @@ class ScheduledUpperConfidenceBound(UpperConfidenceBound):
         posterior_transform: PosteriorTransform | None = None,
         maximize: bool = True,
         num_pending: int = 0,
+        ratio_threshold: float = 1.0,
     ) -> None:
         r"""Construct the acquisition function.
 
@@ -73,14 +75,15 @@ class ScheduledUpperConfidenceBound(UpperConfidenceBound):
             maximize: If False, score ``-mean + w * sqrt(var / lambda)``.
             num_pending: The number of pulls that were chosen and have no reward yet,
                 for schedules that depend on the number of the decision.
+            ratio_threshold: ``C~`` of the batch rule, for the widths of BBKB.
 
         Raises:
             UnsupportedError: If the model or the schedule is not supported.
-            InputDataError: If ``confidence`` is a negative or infinite number.
+            InputDataError: If a number is out of range.
         """
         schedule = as_schedule(confidence)
         state = confidence_state_from_model(
-            model, num_arms=num_arms, num_pending=num_pending
+            model, num_arms, num_pending, ratio_threshold
         )
         width = schedule(state)
         beta = beta_from_confidence_width(width, state.noise_variance)
@@ -100,10 +103,11 @@ class BatchUpperConfidenceBound(ScheduledUpperConfidenceBound):
     ``mean(x) + w * sqrt(var(x | pending) / lambda)``: mean and width are frozen at
     construction, while the variance falls with every pending pull, as if its reward had
     been the posterior mean. A point pending ``n`` times counts ``n`` times. This is the
-    score of GP-BUCB [desautels2014gpbucb]_, and with a sparse model that of BBKB
-    [calandriello2020bbkb]_ but for one thing: ``SingleTaskDTCGP`` appends pending
-    points to its inducing points. Only supports ``q = 1``; ``optimize_acqf_finite``
-    builds batches greedily.
+    score of GP-BUCB [desautels2014gpbucb]_. With a sparse model it differs from BBKB's
+    [calandriello2020bbkb]_ in two things: pending points also lower the variance that
+    the inducing points do not explain, and an upper bound of the log determinant takes
+    the place of the sums over batches in the width. Only supports ``q = 1``;
+    ``optimize_acqf_finite`` builds batches greedily, of the size that you give.
 
     Example:
         >>> model = SingleTaskGP(train_X, train_Y)
@@ -122,6 +126,7 @@ class BatchUpperConfidenceBound(ScheduledUpperConfidenceBound):
         num_arms: int | None = None,
         posterior_transform: PosteriorTransform | None = None,
         maximize: bool = True,
+        ratio_threshold: float = 1.0,
     ) -> None:
         r"""Construct the acquisition function.
 
@@ -138,6 +143,7 @@ class BatchUpperConfidenceBound(ScheduledUpperConfidenceBound):
             posterior_transform=posterior_transform,
             maximize=maximize,
             num_pending=0 if X_pending is None else X_pending.shape[:1].numel(),
+            ratio_threshold=ratio_threshold,
         )
         self.set_X_pending(X_pending)
 
@@ -189,7 +195,9 @@ def condition_on_means(model: AnyModel, X: Tensor) -> AnyModel:
     """Return ``model`` after observing its own posterior mean at each row of ``X``."""
     # Evaluating the posterior also fills the caches that conditioning needs.
     Y = cast(GPyTorchPosterior, model.posterior(X)).mean  # n x 1
-    options: dict[str, Tensor] = {}
+    options: dict[str, Any] = {}
+    if isinstance(model, SingleTaskDTCGP):
+        options["reproject"] = False  # Bayes' rule: means stay, variances only fall
     if isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
         # As in BoTorch's `fantasize`: the average training noise, in outcome space.
         options["noise"] = model.likelihood.noise.mean().expand(Y.shape)
@@ -204,8 +212,8 @@ class TimeVaryingUpperConfidenceBound(ScheduledUpperConfidenceBound):
     model's inputs have time as one more, last column, as those of
     :class:`~botorch_bkb.models.TimeVaryingGP`.
 
-    Arguments and errors are those of ``ScheduledUpperConfidenceBound``, and
-    ``decision_time``, a finite number: when the candidate will be evaluated.
+    Arguments and errors are those of ``ScheduledUpperConfidenceBound`` (``num_pending``
+    is 0), and ``decision_time``, a finite number: when the candidate will be evaluated.
 
     Example:
         >>> acqf = TimeVaryingUpperConfidenceBound(model, LogWidth(0.8, 4.0), 17.0)
@@ -221,6 +229,7 @@ class TimeVaryingUpperConfidenceBound(ScheduledUpperConfidenceBound):
         posterior_transform: PosteriorTransform | None = None,
         maximize: bool = True,
     ) -> None:
+        """Take the arguments that the class describes."""
         check_number("decision_time", decision_time)
         super().__init__(model, confidence, num_arms, posterior_transform, maximize)
         self.decision_time = decision_time

@@ -79,16 +79,17 @@ class BKBWidth(NormBoundedWidth):
 
     With ``alpha = (1 + eps) / (1 - eps)`` and the sum over the ``t`` observations,
 
-        w = 2 xi sqrt( alpha g(t) sum_s var_t(x_s)/lambda + log(1/delta) )
+        w = sqrt(2) xi sqrt( alpha g(t) sum_s var_t(x_s)/lambda + log(1/delta) )
             + (1 + 1/sqrt(1 - eps)) sqrt(lambda) F
 
-    The paper prints ``g(t) = log(kappa^2 t)``, which is negative for small ``t`` and
-    then does not bound the log determinant. The default is ``g(t) = 1 + log(1 +
-    kappa^2 t / lambda)``, from equation (6) of the paper, which does.
+    with ``g(t) = 1 + log(1 + kappa^2 t / lambda)``, by which equation (6) bounds the
+    log determinant in the proof (appendix D.1). The theorem prints ``2 xi`` and ``g(t)
+    = log(kappa^2 t)``, since ``1 + log(1 + kappa^2 t) <= 2 log(kappa^2 t)`` once ``t``
+    is large; for small ``t`` it is negative and bounds nothing.
 
     Attributes:
         accuracy: ``eps``, the accuracy of the inducing points (``bkb_oversampling``).
-        printed: Whether to use ``g(t)`` as printed, with negative values taken as 0.
+        printed: Whether to use ``2 xi`` and ``g(t)`` as printed, at least 0.
     """
 
     accuracy: float = 0.5
@@ -104,12 +105,13 @@ class BKBWidth(NormBoundedWidth):
         eps = self.accuracy
         alpha = (1 + eps) / (1 - eps)
         total_variance = state.max_prior_variance * state.num_pulls
+        constant = math.sqrt(2)
         log_factor = 1 + math.log1p(total_variance / state.noise_variance)
         if self.printed:
-            log_factor = math.log(max(1.0, total_variance))
+            constant, log_factor = 2.0, math.log(max(1.0, total_variance))
         information = alpha * log_factor * state.effective_dimension
         bias = (1 + 1 / math.sqrt(1 - eps)) * self._norm_term(state)
-        return 2 * self._noise_term(state, information) + bias
+        return constant * self._noise_term(state, information) + bias
 
 
 @dataclass(frozen=True)
@@ -121,8 +123,8 @@ class BBKBWidth(NormBoundedWidth):
         w = C~ ( 2 xi sqrt( sum_s log(1 + 3 tau_s) + log(1/delta) )
                  + (1 + sqrt(2)) sqrt(lambda) F )
 
-    The theorem asks ``lambda >= 1`` and ``bbkb_oversampling``. Batches closed on the
-    sum of squared deviations, as here, need ``sqrt(C~)`` only.
+    The theorem asks ``lambda >= 1`` and ``bbkb_oversampling``. Its proof needs only
+    ``sqrt(2) xi``, and ``sqrt(C~)`` for batches closed on squared deviations, as here.
     """
 
     @override
@@ -156,8 +158,8 @@ class PracticalBBKBWidth(NormBoundedWidth):
 
     with ``tau_s`` the leverage score of pull ``s`` at the start of its batch. As in
     that code, the sum runs over the pulls that were chosen: not over the uniform draw
-    that opens a run (``opening_score``), which on Abalone raises the regret by 5 %. No
-    theorem covers it. Compare Theorem 2 of [calandriello2020bbkb]_ (``BBKBWidth``).
+    that opens a run (``opening_score``). No theorem covers it. Compare Theorem 2 of
+    [calandriello2020bbkb]_ (``BBKBWidth``).
     """
 
     @override

@@ -53,6 +53,7 @@ def _register(
         num_arms: int | None = None,
         maximize: bool = True,
         decision_time: float | None = None,
+        ratio_threshold: float = 1.0,
     ) -> dict[str, Any]:
         has_pending = X_pending is not None and X_pending.shape[-2] > 0
         if has_pending and "X_pending" not in accepted:
@@ -69,6 +70,7 @@ def _register(
             "num_arms": num_arms,
             "maximize": maximize,
             "decision_time": decision_time,
+            "ratio_threshold": ratio_threshold,
         }
         return {name: value for name, value in inputs.items() if name in accepted}
 

@@ -9,8 +9,10 @@ from gpytorch.models import ExactGP
 from torch import Tensor
 
 from botorch_bkb.acquisition.schedules import ArmObservations, ConfidenceState
+from botorch_bkb.checks import check_number
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.utils.nystrom import dense_covariance
+from botorch_bkb.models.utils.prediction import SparsePosterior
 from botorch_bkb.models.utils.rows import find_replicates, sum_replicates
 
 
@@ -19,24 +21,27 @@ def confidence_state_from_model(
     model: Model,
     num_arms: int | None = None,
     num_pending: int = 0,
+    ratio_threshold: float = 1.0,
 ) -> ConfidenceState:
     r"""Describe a fitted model to the confidence schedules.
 
     Units are those of the model, after any outcome transform; so are those of
     ``norm_bound`` and ``noise_std`` of a schedule. A model does not know its batches,
-    so its log determinant takes the place of the frozen sums. ``kappa^2`` is the
-    largest prior variance over the training inputs. Costs ``O(n^3)`` time and
-    ``O(n^2)`` memory for any other model than ``SingleTaskDTCGP``.
+    so an upper bound of ``log det(I + K / lambda)`` takes the place of the frozen sums.
+    ``kappa^2`` is the largest prior variance over the training inputs. Costs ``O(n^3)``
+    time and ``O(n^2)`` memory for any other model than ``SingleTaskDTCGP``.
 
     Args:
         model: A single-output, unbatched GPyTorch ``ExactGP`` with one noise variance,
             such as ``SingleTaskGP`` or ``SingleTaskDTCGP``. It is put in eval mode.
         num_arms: The number of arms, if there is one.
         num_pending: The number of pulls that were chosen and have no reward yet.
+        ratio_threshold: ``C~`` of the batch rule, at least 1.
 
     Raises:
         UnsupportedError: If the model is of another kind, or its noise varies.
     """
+    check_number("ratio_threshold", ratio_threshold, least=1.0)
     if (
         not isinstance(model, ExactGP)
         or model.num_outputs != 1
@@ -52,8 +57,10 @@ def confidence_state_from_model(
     if isinstance(model, SingleTaskDTCGP):
         leverage_scores, log_det = model.leverage_scores(), model.log_det()
         means = model(X.unsqueeze(-2)).mean.squeeze(-1)
+        log_det_bound = _log_det_bound(model)
     else:
         leverage_scores, means, log_det = _dense_pull_summary(model, noise)
+        log_det_bound = log_det
     return ConfidenceState(
         num_pulls=targets.shape[-1],
         num_arms=num_arms,
@@ -62,7 +69,8 @@ def confidence_state_from_model(
         effective_dimension=leverage_scores.sum().item(),
         log_det=log_det,
         frozen_leverage_scores=leverage_scores.new_zeros(0),
-        log_det_start=log_det,
+        log_det_start=log_det_bound,
+        ratio_threshold=ratio_threshold,
         observations=_merge_pulls(X, targets, means, leverage_scores),
         num_pending=num_pending,
     )
@@ -82,6 +90,17 @@ def _dense_pull_summary(model: ExactGP, noise: float) -> tuple[Tensor, Tensor, f
     means = targets - B_inv @ (targets - model.mean_module(X))
     log_det = 2 * L.diagonal().log().sum().item()
     return 1 - B_inv.diagonal(), means, log_det
+
+
+def _log_det_bound(model: SingleTaskDTCGP) -> float:
+    """Return ``log det V + sum_i log(1 + W_i r_i)``, ``r`` the unexplained variance."""
+    if (S := model.sparse_inducing_inputs()) is None:
+        return model.log_det()
+    data, kernel = model.merged_observations(), model.covar_module
+    factors = SparsePosterior.from_observations(kernel, data, S)
+    z = factors.features(data.inputs)
+    r = (kernel(data.inputs, diag=True) - z.square().sum(dim=-2)).clamp_min(0.0)
+    return (factors.log_det + torch.log1p(data.precisions * r).sum()).item()
 
 
 def _merge_pulls(

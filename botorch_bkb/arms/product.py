@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -94,6 +94,8 @@ class ProductArms(LazyRows):
         arms.tables = [rows for rows, _ in found]
         arms.categories = [categories for _, categories in found]
         if not callable(forbidden):
+            rules: Any = forbidden
+            forbidden = tuple(rules) if isinstance(rules, Iterable) else (rules,)
             for each in forbidden:
                 arms._check_forbidden(each)
         arms.forbidden = forbidden
@@ -192,6 +194,12 @@ class ProductArms(LazyRows):
         return [(list(k), torch.tensor(v, device=device)) for k, v in rules.items()]
 
     def _check_forbidden(self, each: Mapping[str, int]) -> None:
+        if not isinstance(each, Mapping) or not each:
+            raise InputDataError(
+                "Expected `forbidden` to be a list of mappings, each from the names of "
+                f"some components to positions, but one is {each!r}. Leave empty ones "
+                "out, and put a single one into a list."
+            )
         for name, position in each.items():
             if name not in self.names:
                 raise InputDataError(

@@ -18,12 +18,16 @@ from typing_extensions import override
 from botorch_bkb.arms.product import as_numbers, MOST_ROWS, ProductArms, scattered_step
 from botorch_bkb.arms.table import (
     ArmTable,
+    as_arms,
+    by_name,
     checksum,
+    column_names,
     is_same_sum,
     PullCounts,
     PullLimits,
     UNLIMITED,
 )
+from botorch_bkb.checks import as_tensor
 from botorch_bkb.models.utils.draws import draw_integers
 
 
@@ -64,10 +68,10 @@ class ProductTable:
 
     def find(self, arms: Any) -> tuple[Tensor, Tensor]:
         """Return the product numbers of ``k x c`` positions; none is new."""
-        positions = torch.as_tensor(arms)
+        positions = by_name(arms, self.rows.names)
+        positions = as_tensor("arms", positions, "positions of products")
         sizes = torch.tensor(self.rows.sizes)
-        shape = (positions.shape[0], len(sizes))
-        if positions.shape != shape:
+        if positions.dim() != 2 or positions.shape[1] != len(sizes):
             raise BotorchTensorDimensionError(
                 f"Expected positions of products, k x {len(sizes)}, but got "
                 f"{tuple(positions.shape)}."
@@ -87,22 +91,25 @@ class ProductTable:
             "components": dict(zip(rows.names, rows.categories, strict=True)),
             "sizes": list(rows.sizes),
             "dtype": str(rows.dtype),
-            "checksums": [checksum(as_numbers(table)) for table in rows.tables],
+            "checksums": [checksum(table) for table in rows.tables],
             "retired": self.retired,
         }
 
     def loaded(self, state: dict[str, Any]) -> Self:
         """Return the table in the state that :meth:`state_dict` returned."""
         own = self.state_dict()
-        fits = all(state.get(key) == own[key] for key in ("components", "sizes"))
-        fits = fits and all(
-            is_same_sum(mine, saved, state["dtype"] == own["dtype"])
-            for saved, mine in zip(state["checksums"], own["checksums"], strict=True)
-        )
+        # In their order, by which products are numbered.
+        fits = [*state["components"].items()] == [*own["components"].items()]
+        fits = fits and state["sizes"] == own["sizes"]
+        for saved, table in zip(state["checksums"], self.rows.tables, strict=False):
+            # Version 1.0 added up the words of packed bits.
+            mine = checksum(table if len(saved) > 2 else as_numbers(table))
+            fits &= is_same_sum(mine, saved, state["dtype"] == own["dtype"])
         if not fits:
             raise InputDataError(
                 "Expected the state of a bandit over this product space, but it has "
-                "other components. Construct the bandit with those of the saved one."
+                "other components, or others in their lists. Construct the bandit with "
+                f"those of the saved one, in their order and with {state['dtype']}."
             )
         return replace(self, retired=state["retired"].to(self.retired))
 
@@ -300,13 +307,6 @@ class ProductLimits(PullLimits):
         mask = replace(self.mask, closed=closed)
         return ProductLimits(mask, self.most, self.left_of)
 
-    @override
-    def without(self, indices: Tensor) -> ProductLimits:
-        other = self.copy()
-        for index in indices.tolist():
-            other.take(index, 1)
-        return other
-
     def fixing(self, fixed: Mapping[int, int]) -> ProductLimits:
         """Return limits where other positions of components allow no pull."""
         mask = replace(self.mask, rows=self.mask.rows.fixing(fixed))
@@ -319,6 +319,8 @@ class ProductLimits(PullLimits):
         return ProductLimits(limits.mask, 1, {})
 
 
-def table_of(arms: Tensor) -> ArmTable | ProductTable:
-    """Return the table of arms or of a product space."""
-    return ProductTable.of(arms) if isinstance(arms, ProductArms) else ArmTable.of(arms)
+def table_of(arms: Any) -> ArmTable | ProductTable:
+    """Return the table of arms or of a product space; a frame's columns keep names."""
+    if isinstance(arms, ProductArms):
+        return ProductTable.of(arms)
+    return replace(ArmTable.of(as_arms(arms)), columns=column_names(arms))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from typing import Any, cast
 
 import torch
@@ -17,12 +17,17 @@ from botorch_bkb.acquisition.schedules import (
 )
 from botorch_bkb.arms import ArmTable, PullLimits
 from botorch_bkb.arms.product_table import table_of
-from botorch_bkb.arms.table import as_arms
-from botorch_bkb.bandits.base import Bandit, locked
+from botorch_bkb.bandits.base import Array, Bandit, locked, Values
 from botorch_bkb.bandits.observations import Observations
-from botorch_bkb.bandits.policies import as_policy, Decision, Policy
+from botorch_bkb.bandits.policies import as_policy, Decision, Policy, ThompsonPolicy
 from botorch_bkb.bandits.surrogates import ArmSurrogate
-from botorch_bkb.checks import check_count, check_generator, check_indices, check_size
+from botorch_bkb.checks import (
+    check_count,
+    check_generator,
+    check_indices,
+    check_size,
+    check_truth,
+)
 from botorch_bkb.generation.maximizer import MaximizerDistribution
 from botorch_bkb.models.utils.draws import (
     as_generator,
@@ -92,7 +97,7 @@ class FiniteArmBandit(Bandit):
 
     def __init__(
         self,
-        arms: Tensor,
+        arms: Array,
         surrogate: ArmSurrogate,
         policy: Policy | None = None,
         *,
@@ -111,14 +116,17 @@ class FiniteArmBandit(Bandit):
             confidence = self.default_confidence
         self.confidence = as_schedule(confidence)
         self.batch_rule = self.default_batch_rule if batch_rule is None else batch_rule
-        self.maximize = maximize
+        self.maximize = check_truth("maximize", maximize)
         self.max_repeats = max_repeats
         self.num_batches = 0
         self._surrogate: ArmSurrogate = surrogate
         surrogate.seed = seed_of(as_generator(generator))
-        self._table = table_of(as_arms(arms))
+        self._table = table_of(arms)
         sign = 1.0 if maximize else -1.0
         self._observations = Observations(len(self.arms), self.arms, sign)
+        if isinstance(self.policy, ThompsonPolicy):  # not all draws exist everywhere
+            posterior = surrogate.at(self._observations, self.decision_time)
+            posterior.sampler(self.policy.covariance)
 
     @property
     def arms(self) -> Tensor:
@@ -161,14 +169,14 @@ class FiniteArmBandit(Bandit):
         self,
         max_size: int | None = None,
         *,
-        available: Tensor | None = None,
-        arms: Tensor | None = None,
+        available: Values | None = None,
+        arms: Array | None = None,
         time: float | None = None,
     ) -> Tensor:
         r"""Choose the next batch, closed by the batch rule; its pulls become pending.
 
-        At least one arm is returned. The very first one is drawn uniformly; afterwards
-        ties go to the lowest index.
+        At least one arm is returned. The very first one (of each block, if the
+        posterior restarts) is drawn uniformly; afterwards ties go to the lowest index.
 
         If the candidates differ from round to round (contexts), pass those of this
         round as ``arms``. The chosen ones join the table as retired arms. That costs
@@ -203,8 +211,8 @@ class FiniteArmBandit(Bandit):
     def _ask(
         self,
         size: int,
-        available: Tensor | None,
-        arms: Tensor | None,
+        available: Values | None,
+        arms: Array | None,
         time: float | None,
         **options: Any,
     ) -> Tensor:
@@ -229,8 +237,9 @@ class FiniteArmBandit(Bandit):
             if len(new):
                 indices = self._keep_chosen(new, indices)
             scores = self._scores(indices, now)
-            observations.ask(indices.tolist(), scores.tolist(), now)
-            observations.failed_lately = frozenset()
+            with self._recording() as observations:
+                observations.ask(indices.tolist(), scores.tolist(), now)
+                observations.failed_lately = frozenset()
             self.num_batches += 1
         return indices
 
@@ -249,7 +258,7 @@ class FiniteArmBandit(Bandit):
         generator: torch.Generator,
     ) -> Tensor:
         """Return the batch that the policy chooses, given an updated surrogate."""
-        first = self._opening_arm(limits)
+        first = self._opening_arm(posterior, limits, generator)
         if first is not None and self.batch_rule.opens_with_one_pull:
             size = 1
         return self._select_from(posterior, size, limits, first, generator)
@@ -276,10 +285,14 @@ class FiniteArmBandit(Bandit):
             posterior, rule, size, limits.copy(), first, width, generator
         )
 
-    def _opening_arm(self, limits: PullLimits) -> int | None:
-        """Return a uniformly drawn arm if this ask opens the run, else None."""
-        if self.num_pulls or self._observations.pending:
+    def _opening_arm(
+        self, posterior: Decision, limits: PullLimits, generator: torch.Generator
+    ) -> int | None:
+        """Return a uniformly drawn arm if no pull counts yet, else None."""
+        if len(posterior.moments.pulled_indices) or posterior.pending_scores:
             return None
+        if self.num_pulls or self._observations.pending:  # of an earlier block
+            return limits.draw(generator)
         number = opening_number(self._surrogate.seed, self.num_batches)
         return limits.numbered(number % limits.num_open)
 
@@ -292,15 +305,15 @@ class FiniteArmBandit(Bandit):
         """Add the new arms that were chosen to the table; return the indices in it."""
         num_arms = self.arms.shape[0]
         chosen = indices[indices >= num_arms].unique()
-        self._append(new[chosen - num_arms], is_retired=True)
+        self._append(new[chosen - num_arms], True, chosen[:0])
         kept = num_arms + torch.searchsorted(chosen, indices)
         return torch.where(indices < num_arms, indices, kept)
 
     @locked
     def withdraw(
         self,
-        indices: Tensor | Sequence[int],
-        pull_ids: Tensor | Sequence[int] | None = None,
+        indices: Values,
+        pull_ids: Values | None = None,
     ) -> None:
         """Take back told results, such as a mistyped reward.
 
@@ -316,12 +329,14 @@ class FiniteArmBandit(Bandit):
                 has changed then.
         """
         places = self._observations.find_told(indices, pull_ids)
-        self._observations.withdraw(places)
-        self._surrogate.withdraw(self._observations, places)
-        self._preview = None
+        observations, surrogate = copy(self._observations), copy(self._surrogate)
+        observations.withdraw(places)
+        surrogate.withdraw(observations, places)
+        changes = {"_observations": observations, "_surrogate": surrogate}
+        vars(self).update(changes, _preview=None)
 
     @locked
-    def add_pending(self, indices: Tensor | Sequence[int]) -> None:
+    def add_pending(self, indices: Values) -> None:
         """Count evaluations that were started elsewhere as pending, repeats included.
 
         Raises:
@@ -329,10 +344,11 @@ class FiniteArmBandit(Bandit):
         """
         arms = check_indices(indices, len(self.arms))
         scores = self._scores(self._indices(arms), self._observations.last_time)
-        self._observations.ask(arms, scores.tolist())
+        with self._recording() as observations:
+            observations.ask(arms, scores.tolist())
 
     @locked
-    def add_arms(self, arms: Tensor) -> Tensor:
+    def add_arms(self, arms: Array) -> Tensor:
         """Add arms, which can be pulled from now on.
 
         Args:
@@ -350,12 +366,11 @@ class FiniteArmBandit(Bandit):
                 (``arms.on_ray()``). Nothing has changed then.
         """
         indices, new = self._table.find(arms)
-        self._append(new, is_retired=False)
-        self._table = self._table.retire(indices, False)
+        self._append(new, is_retired=False, open_again=indices)
         return indices
 
     @locked
-    def retire_arms(self, indices: Tensor | Sequence[int]) -> None:
+    def retire_arms(self, indices: Values) -> None:
         """Retire arms: they are not pulled any more. ``add_arms`` takes them back.
 
         Their results still train the model, and their pending pulls can be told.
@@ -366,15 +381,18 @@ class FiniteArmBandit(Bandit):
         arms = check_indices(indices, self.arms.shape[0])
         self._table = self._table.retire(self._indices(arms))
 
-    def _append(self, arms: Tensor, is_retired: bool) -> None:
-        """Append arms to the table."""
-        if len(arms):
-            surrogate = self._surrogate.extended(arms, self._observations)
+    def _append(self, new: Tensor, is_retired: bool, open_again: Tensor) -> None:
+        """Append arms to the table, and take back retired ones."""
+        table, changes = self._table, {}
+        if len(new):
             # A product space has no arms beside its own.
-            table = cast(ArmTable, self._table)
-            self._table = table.appended(arms, is_retired)
-            self._observations.num_arms = len(self.arms)
-            self._surrogate, self._preview = surrogate, None
+            table = cast(ArmTable, table).appended(new, is_retired)
+            observations = copy(self._observations)
+            observations.num_arms = len(table.rows)
+            surrogate = self._surrogate.extended(new, observations)
+            changes = {"_observations": observations, "_surrogate": surrogate}
+            changes["_preview"] = None
+        vars(self).update(changes, _table=table.retire(open_again, False))
 
     @override
     def _scores(self, indices: Tensor, time: float) -> Tensor:
@@ -384,16 +402,14 @@ class FiniteArmBandit(Bandit):
     def _indices(self, arms: Sequence[int]) -> Tensor:
         return torch.tensor(arms, dtype=torch.long, device=self.arms.device)
 
-    def _rows(self, indices: Tensor | Sequence[int] | None) -> Tensor:
+    def _rows(self, indices: Values | None) -> Tensor:
         """Return the arms of a user's argument, or all."""
         if indices is None:
             return self._table.indices
         return self._indices(check_indices(indices, len(self.arms)))
 
     @locked
-    def predict(
-        self, indices: Tensor | Sequence[int] | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def predict(self, indices: Values | None = None) -> tuple[Tensor, Tensor]:
         """Return posterior means and variances of the arms, in the original scale.
 
         Given all observations, with the hyperparameters and inducing arms that the next
@@ -425,7 +441,7 @@ class FiniteArmBandit(Bandit):
         return deepcopy(self.confidence)(state) * surrogate.hyperparameters.scale
 
     @locked
-    def confidence_bound(self, indices: Tensor | Sequence[int] | None = None) -> Tensor:
+    def confidence_bound(self, indices: Values | None = None) -> Tensor:
         """Return the optimistic confidence bounds of the arms, in the original scale.
 
         The upper bound if ``maximize``, else the lower one.
@@ -460,7 +476,9 @@ class FiniteArmBandit(Bandit):
         """Return how likely each arm is the best, from draws of the posterior.
 
         Given all observations; uniform before the first. Retired arms do not compete,
-        unless all are retired. See :mod:`botorch_bkb.posteriors.arm_sampler`.
+        unless all are retired. The draws have the covariance of the bandit's own draws,
+        ``"full"`` if it draws none, and the scale 1. See
+        :mod:`botorch_bkb.posteriors.arm_sampler`.
 
         Args:
             num_draws: The number of draws.
@@ -472,7 +490,7 @@ class FiniteArmBandit(Bandit):
             best = self._table.draw_competing(num_draws, generator)
         else:
             posterior = self._predictor().at(self._observations, self.decision_time)
-            sampler = posterior.sampler()
+            sampler = posterior.sampler(self.policy.covariance)
             best = sampler.draw_best_arms(num_draws, generator, competing)
         return MaximizerDistribution(self.arms, best.to(self.arms.device))
 
@@ -496,5 +514,5 @@ class FiniteArmBandit(Bandit):
         surrogate = self._surrogate.loaded(state, observations, table.rows)
         num_batches = check_count("num_batches", state["num_batches"])
         self.confidence.load_state_dict(state["confidence"])
-        self._table, self._observations = table, observations
-        self._surrogate, self.num_batches = surrogate, num_batches
+        loaded = {"_surrogate": surrogate, "num_batches": num_batches}
+        vars(self).update(loaded, _table=table, _observations=observations)

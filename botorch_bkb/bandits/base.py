@@ -7,14 +7,19 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from functools import wraps
 from pathlib import Path
 from threading import RLock
 from types import MappingProxyType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, Protocol, Self, TypeVar
 
 import torch
-from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.errors import (
+    BotorchError,
+    InputDataError,
+    UnsupportedError,
+)
 from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
@@ -22,11 +27,20 @@ from typing_extensions import override
 from botorch_bkb.bandits.observations import Observations
 from botorch_bkb.bandits.storage import load_state, MAX_BYTES, save_state
 from botorch_bkb.bandits.warping import LogWarp
-from botorch_bkb.checks import check_time
+from botorch_bkb.checks import check_time, check_truth
 
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class Array(Protocol):
+    """A tensor, a NumPy array, or a table or a column of pandas."""
+
+    def __array__(self) -> Any: ...
+
+
+Values = Array | Sequence[Any]
 
 
 def locked(method: Callable[P, R]) -> Callable[P, R]:
@@ -121,11 +135,11 @@ class Bandit(ABC):
     @locked
     def tell(
         self,
-        indices: Tensor | Sequence[int],
-        rewards: Tensor | Sequence[float],
-        pull_ids: Tensor | Sequence[int] | None = None,
+        indices: Values,
+        rewards: Values,
+        pull_ids: Values | None = None,
         *,
-        noise_variance: Tensor | Sequence[float] | float | None = None,
+        noise_variance: Values | float | None = None,
         time: float | None = None,
     ) -> None:
         """Record rewards of pending pulls, in any order, all of them or some.
@@ -152,15 +166,16 @@ class Bandit(ABC):
         """
         time = self._checked_time(time)
         self._check_takes_noise(noise_variance)
-        self._observations.tell(indices, rewards, pull_ids, time, noise_variance)
+        with self._recording() as observations:
+            observations.tell(indices, rewards, pull_ids, time, noise_variance)
 
     @locked
     def add_observations(
         self,
-        indices: Tensor | Sequence[int],
-        rewards: Tensor | Sequence[float],
+        indices: Values,
+        rewards: Values,
         *,
-        noise_variance: Tensor | Sequence[float] | float | None = None,
+        noise_variance: Values | float | None = None,
         time: float | None = None,
     ) -> None:
         """Record results that were never asked for; they settle no pending pull.
@@ -170,17 +185,26 @@ class Bandit(ABC):
         """
         time = self._checked_time(time)
         self._check_takes_noise(noise_variance)
-        self._observations.add(indices, rewards, self._scores, time, noise_variance)
+        with self._recording() as observations:
+            observations.add(indices, rewards, self._scores, time, noise_variance)
 
     @locked
     def fail(
         self,
-        indices: Tensor | Sequence[int],
-        pull_ids: Tensor | Sequence[int] | None = None,
+        indices: Values,
+        pull_ids: Values | None = None,
     ) -> None:
         """Release pending pulls that have failed; arguments as in ``tell``."""
-        self._observations.fail(indices, pull_ids)
+        with self._recording() as observations:
+            observations.fail(indices, pull_ids)
         self._review_failures()
+
+    @contextmanager
+    def _recording(self) -> Iterator[Any]:
+        """Yield a copy of the observations, which then replaces them."""
+        observations = copy(self._observations)
+        yield observations
+        self._observations = observations
 
     def _review_failures(self) -> None:
         """Act on pulls that have failed; by default nothing happens."""
@@ -236,12 +260,10 @@ class Bandit(ABC):
         """Restore bandit and surrogate after an error or an interrupt."""
         surrogate, state = self._surrogate, self._surrogate.state
         before, schedule_state = vars(self).copy(), self._schedule.state_dict()
-        observed = vars(self._observations).copy()
         try:
             yield
         except BaseException:
             vars(self).update(before)
-            vars(self._observations).update(observed)
             self._schedule.load_state_dict(schedule_state)
             surrogate.restore(state)
             raise
@@ -287,9 +309,11 @@ class Bandit(ABC):
                     )
             self._load(state)
         except Exception as error:  # a strange state may raise anything
+            is_ours = isinstance(error, BotorchError)
+            strange = f"expected what `state_dict` returned, but it is not ({error!r})."
             raise InputDataError(
                 f"The state does not fit this {type(self).__name__} and its options: "
-                f"{error}"
+                f"{error if is_ours else strange}"
             ) from error
         self._preview = None
 
@@ -303,16 +327,17 @@ class Bandit(ABC):
 
         Args:
             path: The file; its folder must exist.
-            overwrite: Whether to replace a file that another bandit has saved since
-                this one loaded or saved it.
+            overwrite: Whether to replace a file that this bandit neither loaded nor
+                saved, or that another one has saved since.
 
         Raises:
-            InputDataError: If another bandit has and ``overwrite`` is False. The file
+            InputDataError: If there is such a file and ``overwrite`` is False. The file
                 is unchanged.
             OSError: If the file cannot be written.
         """
         path = Path(path).resolve()
-        expected = None if overwrite else self._known_files.get(path)
+        is_free = check_truth("overwrite", overwrite)
+        expected = None if is_free else self._known_files.get(path, b"")
         self._surrogate.restore(self._surrogate.state)
         self._preview = None
         line = save_state(self.state_dict(), path, expected)

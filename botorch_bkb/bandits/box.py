@@ -16,7 +16,7 @@ from torch.quasirandom import SobolEngine
 from typing_extensions import override
 
 from botorch_bkb.acquisition.schedules import RandomDeviationWidth
-from botorch_bkb.bandits.base import Bandit, locked
+from botorch_bkb.bandits.base import Bandit, locked, Values
 from botorch_bkb.bandits.box_policies import (
     BoxPolicy,
     BoxSearch,
@@ -32,6 +32,7 @@ from botorch_bkb.checks import (
     check_generator,
     check_points,
     check_size,
+    check_truth,
 )
 from botorch_bkb.generation.maximizer import BoxMaximizerDistribution
 from botorch_bkb.models.kernels.learned import composite_to_learn
@@ -116,7 +117,7 @@ class BoxBandit(Bandit):
         # The optimizers need double precision; points come in the dtype of the box.
         self.bounds, self._dtype = bounds.double(), bounds.dtype
         self.batch_size = batch_size
-        self.maximize = maximize
+        self.maximize = check_truth("maximize", maximize)
         self.num_batches = 0
         sign = 1.0 if maximize else -1.0
         self._observations: PointObservations = PointObservations(self.bounds, sign)
@@ -174,12 +175,13 @@ class BoxBandit(Bandit):
             points = torch.cat([first, rest])
             # Rounding may leave the box by a bit.
             points = points.clamp(*self.bounds).detach().to(self._dtype)
-            self._observations.ask_points(points.to(self.bounds))
+            with self._recording() as observations:
+                observations.ask_points(points.to(self.bounds))
             self.num_batches += 1
         return points
 
     @locked
-    def predict(self, points: Tensor) -> tuple[Tensor, Tensor]:
+    def predict(self, points: Values) -> tuple[Tensor, Tensor]:
         """Return posterior means and variances at points, in the original scale.
 
         All observations count, pending ones do not; nothing is drawn.
@@ -267,8 +269,8 @@ class BoxBandit(Bandit):
         surrogate = self._surrogate.loaded(state, observations, points)
         num_batches = check_count("num_batches", state["num_batches"])
         self.policy.load_state_dict(state["confidence"])
-        self._observations, self._surrogate = observations, surrogate
-        self.num_batches = num_batches
+        loaded = {"_surrogate": surrogate, "num_batches": num_batches}
+        vars(self).update(loaded, _observations=observations)
 
     def _design(self, size: int) -> Tensor:
         """Return the next points of the first design, at most ``size``.

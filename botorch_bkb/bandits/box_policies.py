@@ -200,7 +200,7 @@ class BoxThompsonPolicy(BoxPolicy):
             model = deepcopy(model)
             model.set_train_data(targets=model.train_targets / self.scale)  # type: ignore[operator]
         if len(pending):
-            # Its variance falls; its mean stays, or nearly where it is sparse.
+            # Its variance falls; its mean stays.
             model = condition_on_means(model, pending)
         points = draw_points(size, box, generator)
         is_drawn = draw_uniforms(size, generator) >= self.uniform_probability

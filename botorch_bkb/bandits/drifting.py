@@ -18,7 +18,7 @@ from gpytorch.means import ZeroMean
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.arms import StoredArms
+from botorch_bkb.arms import ProductArms, StoredArms
 from botorch_bkb.bandits.fitting import (
     for_fits,
     Hyperparameters,
@@ -28,7 +28,7 @@ from botorch_bkb.bandits.map_fit import fit_or_warn
 from botorch_bkb.bandits.observations import Observations, Pull
 from botorch_bkb.bandits.policies import Decision
 from botorch_bkb.bandits.surrogates import ArmSurrogate
-from botorch_bkb.checks import check_number
+from botorch_bkb.checks import check_number, check_truth
 from botorch_bkb.models.time_varying_gp import default_temporal_kernel, TimeVaryingGP
 from botorch_bkb.posteriors import (
     DrawCovariance,
@@ -203,11 +203,13 @@ class FilterSurrogate(ArmSurrogate):
         tolerance: float = 1e-3,
         max_inducing: int = 512,
     ) -> None:
-        if not isinstance(sparse, bool):
-            raise InputDataError(
-                f"Expected `sparse` to be True or False, but got {sparse!r}."
-            )
         features = hyperparameters.features
+        if isinstance(features, ProductArms):
+            raise UnsupportedError(
+                "Expected a table of arms, since a filter over time holds all arms, "
+                "but got a product space. Use `RGPUCB`, which restarts, or leave out "
+                "the `forgetting_rate` of a GPBandit."
+            )
         if isinstance(features, StoredArms) and features.workers is not None:
             raise UnsupportedError(
                 "Expected arms of this process, since a filter over time computes in "
@@ -215,7 +217,7 @@ class FilterSurrogate(ArmSurrogate):
                 "`RGPUCB`, which computes there."
             )
         super().__init__(hyperparameters, max_feature_bytes)
-        self.sparse = sparse
+        self.sparse = check_truth("sparse", sparse)
         self.tolerance = tolerance
         self.max_inducing = max_inducing
         self._posterior = ReplayedFilter(self._empty())

@@ -39,8 +39,10 @@ from botorch_bkb.models.kernels.learned import (
     kernel_form,
     tanimoto_to_learn,
 )
+from botorch_bkb.models.kernels.product import ComponentKernel
 from botorch_bkb.models.utils.bits import BitArms
 from botorch_bkb.models.utils.likelihoods import PartlyKnownNoise
+from botorch_bkb.models.utils.nystrom import dense_covariance
 from botorch_bkb.models.utils.rows import as_dense
 
 
@@ -116,6 +118,11 @@ class Hyperparameters:
     ) -> None:
         self.new_kernels = _kernels_to_learn(arms)
         given: Any = covar_module
+        if isinstance(given, type):
+            raise InputDataError(
+                f"Expected `covar_module` to be a kernel, but got the class "
+                f"{given.__name__}. Pass an object of it, such as `{given.__name__}()`."
+            )
         if callable(covar_module) and not isinstance(covar_module, Kernel):
             self.new_kernels, given = [covar_module], None
         self.new_kernel = self.new_kernels[0]
@@ -144,6 +151,8 @@ class Hyperparameters:
                 )
             check_modules(Kernel, covar_module=given)
         self.covar_module = deepcopy(given).to(arms).requires_grad_(False)
+        ends = torch.tensor([0, len(arms) - 1], device=arms.device)
+        check_kernel(self.covar_module, self.features[ends])
         self.likelihood = _new_likelihood(arms)
 
     def to_features(self, points: Tensor) -> Tensor:
@@ -345,8 +354,8 @@ class Hyperparameters:
             self._is_warned = True
             warnings.warn(
                 f"The fit to {num_pulls} observations explains the rewards no better "
-                f"than noise alone (its noise is {noise:.0%} of their variance). The "
-                "model cannot rank arms without observations. Check that features and "
+                f"than noise alone (its noise is {noise:.0%} of their variance). Early "
+                "on this is normal: continue. If it stays so, check that features and "
                 "rewards belong together, or pass a kernel.",
                 BotorchWarning,
                 stacklevel=2,
@@ -448,6 +457,27 @@ class Hyperparameters:
         """Return what is given: the kernel's parts, and the noise."""
         known = None if self.given_noise is None else float(self.given_noise)
         return [self.learns_kernel, known, kernel_form(self.covar_module)]
+
+
+@torch.no_grad()
+def check_kernel(kernel: Kernel, rows: Tensor) -> None:
+    """Raise unless a kernel can be evaluated on a few rows."""
+    parts = [] if isinstance(kernel, ComponentKernel) else kernel.modules()
+    try:
+        shape = tuple(dense_covariance(kernel, rows, rows).shape)
+        found = "" if shape == 2 * (len(rows),) else f"covariances of shape {shape}"
+        for part in parts:
+            columns = getattr(part, "active_dims", None)
+            size = rows.shape[-1] if columns is None else len(columns)
+            if size == 1 < (getattr(part, "ard_num_dims", None) or 1):
+                found = f"{part.ard_num_dims} lengthscales of one feature"
+    except Exception as error:  # a kernel may raise anything
+        found = f"the error {error!r}"
+    if found:
+        raise InputDataError(
+            f"Expected `covar_module` to fit arms of {rows.shape[-1]} features, but "
+            f"got {found}. Check its `ard_num_dims` and `active_dims`."
+        )
 
 
 def _mean_and_std(rewards: Tensor, noise: Tensor) -> tuple[float, float]:

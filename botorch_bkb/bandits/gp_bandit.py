@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, cast, Literal
 
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
@@ -14,10 +14,10 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.acquisition.schedules import ConfidenceSchedule, DeviationWidth
-from botorch_bkb.arms import ProductArms, ProductLimits, PullCounts, PullLimits
+from botorch_bkb.arms import ProductLimits, PullLimits
 from botorch_bkb.arms.table import ArmTable, as_arms
 from botorch_bkb.bandits.bandit import FiniteArmBandit
-from botorch_bkb.bandits.base import locked
+from botorch_bkb.bandits.base import Array, locked, Values
 from botorch_bkb.bandits.drifting import (
     DriftHyperparameters,
     exact_filter_bytes,
@@ -68,7 +68,8 @@ class GPBandit(FiniteArmBandit):
 
     Args:
         arms: An ``A x d`` tensor of features, one row per arm (a DataFrame of numbers
-            will do), or arms that are stored elsewhere, :mod:`botorch_bkb.arms`.
+            will do; columns of later ones are matched by name), or arms that are stored
+            elsewhere, :mod:`botorch_bkb.arms`.
         covar_module: None: the default kernel, learned: a trend with rough detail
             (:func:`~botorch_bkb.bandits.composite_to_learn` or
             :func:`~botorch_bkb.bandits.anova_to_learn`), or a Tanimoto kernel of
@@ -125,7 +126,7 @@ class GPBandit(FiniteArmBandit):
 
     def __init__(
         self,
-        arms: Tensor,
+        arms: Array,
         covar_module: Kernel | Callable[[Tensor], Kernel] | None = None,
         noise_variance: float | None = None,
         *,
@@ -146,16 +147,11 @@ class GPBandit(FiniteArmBandit):
         drifts = rate is None or rate > 0
         self.goal = _checked_goal(goal, drifts)
         self.takes_noise = not drifts
-        arms = as_arms(arms)
+        given, arms = arms, as_arms(arms)
         policy = as_policy(policy)
         hyperparameters: Hyperparameters
         surrogate: ArmSurrogate
         if drifts:
-            if isinstance(arms, ProductArms):
-                raise UnsupportedError(
-                    "Expected a product space with `forgetting_rate=0`, since filters "
-                    f"hold all arms, but got {forgetting_rate!r}."
-                )
             hyperparameters = DriftHyperparameters(
                 arms, covar_module, noise_variance, rate, "average"
             )
@@ -181,7 +177,7 @@ class GPBandit(FiniteArmBandit):
             is_sum = isinstance(kernel, AdditiveKernel)
             confidence = DETAIL_WIDTH if is_sum else PRACTICAL_WIDTH
         super().__init__(
-            arms,
+            given,
             surrogate,
             policy,
             confidence=confidence,
@@ -193,14 +189,15 @@ class GPBandit(FiniteArmBandit):
     @override
     @locked
     def predict(
-        self, indices: Tensor | Sequence[int] | None = None, *, rows: Any = None
+        self, indices: Values | None = None, *, rows: Any = None
     ) -> tuple[Tensor, Tensor]:
         """Return posterior means and variances, as :meth:`FiniteArmBandit.predict`.
 
         Args:
             indices: The arms; all if None.
-            rows: In their place, a ``k x d`` tensor of the features of candidates that
-                need not be in the table; ``O(k m (d + m))`` for ``m`` inducing arms.
+            rows: In their place, a ``k x d`` tensor or frame of the features of
+                candidates that need not be in the table; ``O(k m (d + m))`` for ``m``
+                inducing arms.
 
         Raises:
             BotorchTensorDimensionError: If ``rows`` is not ``k x d``.
@@ -226,7 +223,7 @@ class GPBandit(FiniteArmBandit):
     @locked
     def predictions(
         self,
-        indices: Tensor | Sequence[int] | None = None,
+        indices: Values | None = None,
         *,
         top: int | None = None,
         threshold: float | None = None,
@@ -293,9 +290,7 @@ class GPBandit(FiniteArmBandit):
         return low, high
 
     @locked
-    def progress(
-        self, n: int = 1, *, indices: Tensor | Sequence[int] | None = None
-    ) -> Progress:
+    def progress(self, n: int = 1, *, indices: Values | None = None) -> Progress:
         """Return what one more batch may bring, for the decision to stop.
 
         No later pick changes, and the answer is the same at every call.
@@ -344,12 +339,14 @@ class GPBandit(FiniteArmBandit):
         self,
         n: int = 1,
         *,
-        available: Tensor | None = None,
-        arms: Tensor | None = None,
+        available: Values | None = None,
+        arms: Array | None = None,
         time: float | None = None,
         same: Sequence[int | str] | None = None,
     ) -> Tensor:
         """Choose ``n`` pulls, fewer only if fewer are left; they become pending.
+
+        With ``goal="best_arm"`` they are of distinct arms.
 
         The very first arm is drawn uniformly; afterwards ties go to the lowest index.
         The other arguments, and what is raised, are those of
@@ -359,7 +356,7 @@ class GPBandit(FiniteArmBandit):
         ``available`` mask. The batch is returned that is expected to raise the best
         posterior mean most. Only values among the 1,024 available arms with the largest
         ``mean + 2 std`` are compared, at most 20 of them; ties go to the first. A value
-        with fewer than ``n`` arms gives repeats, or fewer if ``max_repeats`` forbids.
+        with fewer than ``n`` arms gives fewer, or repeats with ``goal="regret"``.
 
         Args:
             n: The number of pulls.
@@ -386,10 +383,10 @@ class GPBandit(FiniteArmBandit):
         failures = self._observations.failures
         again = [arm for arm, count in failures.items() if count >= MOST_FAILURES]
         if again:
+            self.retire_arms(again)
             self._observations.failures = {
                 arm: count for arm, count in failures.items() if arm not in again
             }
-            self.retire_arms(again)
             warnings.warn(
                 f"Pulls of the arms {again} have failed twice, so they are retired. "
                 f"To allow them again, call `add_arms(bandit.arms[{again}])`.",
@@ -417,10 +414,11 @@ class GPBandit(FiniteArmBandit):
         if columns is not None:
             args = surrogate, posterior, size, limits, columns, generator
             return best_plate(self, *args)
-        size = min(size, limits.total(size))
+        are_distinct = self.goal == "best_arm"
+        size = min(size, limits.num_open if are_distinct else limits.total(size))
         time, pending = posterior.time, list(self._observations.pending.values())
         left = self._open_for_goal(posterior, limits, size, self._indices([]))
-        first = self._opening_arm(left)
+        first = self._opening_arm(posterior, left, generator)
         if self._new_arm_is_due():
             tried = self._indices(sorted(self._observations.tried))
             new = left.closed(tried)
@@ -428,11 +426,11 @@ class GPBandit(FiniteArmBandit):
                 first = int(self._select_from(posterior, 1, new, None, generator))
         chosen = self._select_from(posterior, size, left, first, generator)
         while (missing := size - len(chosen)) > 0:
-            # All arms of the goal are in the batch: it goes on, in view of them.
+            # All new products are in the batch: it goes on with others.
             scores = posterior.moments.leverage_scores_of(chosen).tolist()
             arms = map(Pull, chosen.tolist(), scores, [time] * len(chosen))
             posterior = surrogate.at(self._observations, time, [*pending, *arms])
-            left = limits.without(chosen)
+            left = limits.closed(chosen)
             left = self._open_for_goal(posterior, left, missing, chosen)
             more = self._select_from(posterior, missing, left, None, generator)
             chosen = torch.cat([chosen, more])
@@ -444,16 +442,12 @@ class GPBandit(FiniteArmBandit):
         """Return the pull limits given the goal; ``chosen`` arms count as pending."""
         if self.goal == "regret":
             return limits
-        if isinstance(limits, ProductLimits):
-            pulled = self._observations.used().arms
-            return limits.once(torch.cat([pulled, chosen]))
         used = self._observations.used()
-        used = PullCounts(
-            torch.cat([used.arms, chosen]),
-            torch.cat([used.counts, torch.ones_like(chosen)]),
-        )
-        pending = torch.cat([self._observations.pending_arms(), chosen])
-        return best_arm_limits(posterior.moments, limits, used, pending, size)
+        if isinstance(limits, ProductLimits):
+            return limits.once(torch.cat([used.arms, chosen]))
+        pending = self._observations.pending_arms()
+        equal = cast(ArmTable, self._table).duplicates
+        return best_arm_limits(posterior.moments, limits, used, pending, size, equal)
 
     def _new_arm_is_due(self) -> bool:
         """Whether this batch opens with an arm that was never pulled.

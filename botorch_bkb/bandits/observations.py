@@ -73,7 +73,8 @@ class Observations:
     """The pulls of a bandit over ``num_arms`` arms.
 
     Every pull that was asked has an id, counted from zero. It stays pending until it is
-    told or fails. All checks come before any change.
+    told or fails. Every change replaces what it changes, so that a bandit can change a
+    shallow copy and then take it over, in one assignment.
 
     Args:
         num_arms: A.
@@ -108,8 +109,8 @@ class Observations:
         self.device = like.device
         # In double for any dtype of the arms: sums of a million rewards stay accurate.
         none = self._long([])
-        self._nothing = self._totals = Totals(none, none, none.double())
-        self._num_summed = 0  # of the first observations
+        self._nothing = Totals(none, none, none.double())
+        self._summed = self._nothing, 0  # totals of so many first observations
         self.told_indices = array("q")
         self.told_rewards = array("d")
         self.told_scores = array("d")
@@ -220,13 +221,9 @@ class Observations:
     ) -> None:
         arms, scores, asked = (list(map(itemgetter(i), pulls)) for i in range(3))
         times = asked if time is None else [time] * len(pulls)
-        self.told_indices.extend(arms)
-        self.told_rewards.extend(rewards)
-        self.told_scores.extend(scores)
-        self.told_ids.extend(ids)
-        self.told_asked.extend(asked)
-        self.told_times.extend(times)
-        self.told_noise.extend(noise)
+        columns = arms, rewards, scores, ids, asked, times, noise
+        for (name, typecode), column in zip(TOLD_COLUMNS.items(), columns, strict=True):
+            setattr(self, name, getattr(self, name) + array(typecode, column))
         self.now = max(times if self.now is None else [self.now, *times], default=None)
         told = set(arms)
         self.failures = {
@@ -293,7 +290,7 @@ class Observations:
         self.pending = dict(sorted(pending.items()))
         times = [pull.time for pull in pending.values()]
         self.now = max([*self.told_times, *times], default=None)
-        self._totals, self._num_summed = self._nothing, 0
+        self._summed = self._nothing, 0
 
     def pending_arms(self) -> Tensor:
         """Return the arms of pending pulls, in order of asking, repeats included."""
@@ -356,12 +353,12 @@ class Observations:
             if is_weighted:
                 weights = self.weights(noise_variance, warp)[:num_pulls][counts]
             return _plus(self._nothing, indices, rewards, weights)
-        if self._num_summed < num_pulls:
-            indices, rewards, *_ = self.history(self._num_summed)
-            ones = torch.ones_like(indices)
-            self._totals = _plus(self._totals, indices, rewards, ones)
-            self._num_summed = num_pulls
-        return self._totals
+        totals, num_summed = self._summed
+        if num_summed < num_pulls:
+            indices, rewards, *_ = self.history(num_summed)
+            totals = _plus(totals, indices, rewards, torch.ones_like(indices))
+            self._summed = totals, num_pulls
+        return totals
 
     def _match(self, arms: list[int], pull_ids: Any) -> list[int]:
         """Return the ids of pending pulls of these arms, by id or the oldest ones."""

@@ -7,7 +7,6 @@ from typing import Any
 
 from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import Kernel
-from torch import Tensor
 
 from botorch_bkb.acquisition.confidence import (
     ChowdhuryGopalanWidth,
@@ -17,8 +16,10 @@ from botorch_bkb.acquisition.confidence import (
     TVWidth,
 )
 from botorch_bkb.acquisition.schedules import ConfidenceSchedule
+from botorch_bkb.arms import ProductArms
 from botorch_bkb.arms.table import as_arms
 from botorch_bkb.bandits.bandit import FiniteArmBandit
+from botorch_bkb.bandits.base import Array
 from botorch_bkb.bandits.drifting import DriftHyperparameters, FilterSurrogate
 from botorch_bkb.bandits.fitting import Hyperparameters
 from botorch_bkb.bandits.inducing import LeverageScoreSampling
@@ -44,7 +45,7 @@ class _SparseBandit(FiniteArmBandit):
 
     def __init__(
         self,
-        arms: Tensor,
+        arms: Array,
         covar_module: Kernel | None = None,
         noise_variance: float | None = None,
         **options: Any,
@@ -60,7 +61,7 @@ class _ExactBandit(FiniteArmBandit):
 
     def __init__(
         self,
-        arms: Tensor,
+        arms: Array,
         covar_module: Kernel | None = None,
         noise_variance: float | None = None,
         *,
@@ -179,7 +180,7 @@ class TVGPUCB(FiniteArmBandit):
 
     def __init__(
         self,
-        arms: Tensor,
+        arms: Array,
         covar_module: Kernel | None = None,
         noise_variance: float | None = None,
         *,
@@ -206,7 +207,7 @@ class RGPUCB(FiniteArmBandit):
 
     Algorithm 1 of [bogunovic2016tvgpucb]_. A decision uses the rewards and pending
     pulls of its own block; the first block starts at time 1. The width goes on with the
-    number of all pulls. Ties, as at the start of a block, go to the lowest index.
+    number of all pulls. The first arm of every block is drawn uniformly.
 
     Args:
         arms, covar_module, noise_variance: Those of :class:`BKB`.
@@ -228,7 +229,7 @@ class RGPUCB(FiniteArmBandit):
 
     def __init__(
         self,
-        arms: Tensor,
+        arms: Array,
         covar_module: Kernel | None = None,
         noise_variance: float | None = None,
         *,
@@ -248,9 +249,12 @@ class GPThompsonSampling(_SparseBandit):
     Algorithm 1 of [basu2017]_ on the weights of the sparse posterior, at ``O(A m)`` a
     draw. The draws of one batch come from the posterior at its start, as the paper's
     thirty per round do; pending pulls of earlier batches lower the variance of the
-    draws. Before the first reward all pulls are uniform, the paper's ``F_0``. The
-    paper's algorithm that estimates hyperparameters in every round (section 2.3) is
-    ``GPBandit(arms, policy=ThompsonPolicy())``.
+    draws. Before the first reward all pulls are uniform, the paper's ``F_0``.
+
+    The paper estimates hyperparameters in every round (section 2.3). Nearest to that is
+    ``GPBandit(arms, rbf_to_learn, goal="regret", policy=ThompsonPolicy(0.05,
+    "projected", scale=1.0))``. It estimates in every round up to 128 observations, then
+    as their number doubles, and fits a prior mean and a scale of poor rewards as well.
 
     Args:
         arms, covar_module, noise_variance: Those of :class:`BKB`.
@@ -258,7 +262,8 @@ class GPThompsonSampling(_SparseBandit):
             drawn arm. The theorem needs it to be positive; the paper names no value.
         covariance: The covariance of the draws: ``"projected"``, that of the paper's
             weights, or ``"full"``, that of the posterior; see
-            :mod:`botorch_bkb.posteriors.arm_sampler`.
+            :mod:`botorch_bkb.posteriors.arm_sampler`. None: ``"projected"``, but
+            ``"full"`` over a product space, which has no other.
         scale: Of each draw, ``mean + scale (draw - mean)`` is maximized, the posterior
             reshaping of [chapelle2011]_.
         options: Those of :class:`BKB`. The default ``batch_rule`` is ``FixedSize(30)``.
@@ -276,15 +281,17 @@ class GPThompsonSampling(_SparseBandit):
 
     def __init__(
         self,
-        arms: Tensor,
+        arms: Array,
         covar_module: Kernel | None = None,
         noise_variance: float | None = None,
         *,
         uniform_probability: float = 0.05,
-        covariance: DrawCovariance = "projected",
+        covariance: DrawCovariance | None = None,
         scale: float = 1.0,
         **options: Any,
     ) -> None:
+        if covariance is None:
+            covariance = "full" if isinstance(arms, ProductArms) else "projected"
         policy = ThompsonPolicy(uniform_probability, covariance, scale)
         super().__init__(arms, covar_module, noise_variance, policy=policy, **options)
 
@@ -301,7 +308,7 @@ class EpsilonGreedy(_SparseBandit):
 
     def __init__(
         self,
-        arms: Tensor,
+        arms: Array,
         covar_module: Kernel | None = None,
         noise_variance: float | None = None,
         *,
@@ -323,7 +330,7 @@ class UniformRandom(FiniteArmBandit):
 
     def __init__(
         self,
-        arms: Tensor,
+        arms: Array,
         covar_module: Kernel | None = None,
         noise_variance: float | None = None,
         **options: Any,
@@ -346,7 +353,7 @@ def _sparse_surrogate(
 
 
 def _given(
-    name: str, arms: Tensor, kernel: Kernel | None, noise_variance: float | None
+    name: str, arms: Array, kernel: Kernel | None, noise_variance: float | None
 ) -> Hyperparameters:
     """Return kernel and noise, which must be given."""
     _check_given(name, kernel, noise_variance)

@@ -78,6 +78,8 @@ class Policy(ABC):
     may_settle = False
     # The prior mean of a GPBandit.
     prior_mean: PriorMean = "average"
+    # That of the draws of `maximizer_distribution`.
+    covariance: DrawCovariance = "full"
 
     @abstractmethod
     def choices(
@@ -223,6 +225,14 @@ class UniformPolicy(EpsilonGreedyPolicy):
     """Uniform draws of all arms: the baseline."""
 
     uniform_probability: float = 1.0
+
+    @override
+    def __post_init__(self) -> None:
+        if self.uniform_probability != 1:
+            raise InputDataError(
+                "Expected all draws of a UniformPolicy to be uniform. Use "
+                f"`EpsilonGreedyPolicy({self.uniform_probability!r})` for fewer."
+            )
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,8 @@ class Progress(NamedTuple):
 
 def progress_of(bandit: GPBandit, n: int, batch: Tensor | None) -> Progress:
     """Return the progress of a bandit; see ``GPBandit.progress``."""
+    if batch is not None and not len(batch):
+        raise InputDataError("Expected `indices` of one arm at least, but got none.")
     if not bandit.num_pulls or bandit.drifts:
         error = UnsupportedError if bandit.drifts else InputDataError
         raise error(

@@ -49,8 +49,8 @@ def save_state(
     Args:
         state: What ``state_dict`` of a bandit returned.
         path: The file; its folder must exist.
-        expected: The first line of the file that may be replaced. None to replace
-            whatever is there.
+        expected: The first line of the file that may be replaced; empty if none may.
+            None to replace whatever is there.
 
     Returns:
         The first line of the new file.
@@ -97,11 +97,13 @@ def _require_expected(path: Path, expected: bytes | None) -> None:
         return
     with path.open("rb") as file:
         found = file.readline(MAX_HEADER_BYTES)
-    if found != expected:
+    if found != expected or not expected:
+        since = "another process has saved there since"
         raise InputDataError(
-            f"Expected {path} to be as this bandit last loaded or saved it, but "
-            "another process has saved there since. Load it and tell what it lacks, "
-            "save to another path, or pass `overwrite=True` to lose what it holds."
+            f"Expected {path} to be new, or as this bandit last loaded or saved it, "
+            f"but {since if expected else 'this bandit has done neither'}. `load` it "
+            "first and tell what it lacks, save to another path, or pass "
+            "`overwrite=True` to lose what it holds."
         )
 
 

@@ -164,9 +164,15 @@ OF_TABLES: list[Option] = [
     ),
     ("--drop", COLUMN | REPEATED, "a column that is not a feature; repeatable"),
     ("--drop-incomplete", FLAG, "leave out all columns with missing values"),
-    ("--category", COLUMN | REPEATED, "a column whose values are names; repeatable"),
+    ("--category", COLUMN | REPEATED, "a column, or component, of names; repeatable"),
     ("--separator", MARK, "of CSV files, or its name, such as tab (default: detected)"),
     ("--decimal", DECIMAL, "decimal mark of CSV files (default: detected)"),
+    ("--encoding", {"metavar": "NAME"}, "of CSV files not in UTF-8 (default: cp1252)"),
+    (
+        "--sheet",
+        REPEATED | {"metavar": "NAME"},
+        "of Excel files with several; once for each such table: candidates, results",
+    ),
     (
         "--smiles",
         COLUMN | {"action": "extend", "nargs": "+", "default": []},
@@ -235,7 +241,8 @@ SUGGEST: list[Option] = [
         REPEATED | {"type": component, "metavar": "NAME=LIST"},
         "instead of CANDIDATES: every combination of one element of each component is "
         "a candidate. LIST is a table with ids and features (or SMILES, see --smiles), "
-        "or values such as 20,40,60. RESULTS and NEXT have a column per component",
+        'or values such as 20,40,60 or THF,"1,4-dioxane". RESULTS and NEXT have a '
+        "column per component",
     ),
     (
         "--forbid",

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from botorch_bkb.cli.arguments import DEFAULT_ID
 from botorch_bkb.cli.features import drop_incomplete, feature_columns, LOOKS_NUMERIC
-from botorch_bkb.cli.files import CsvFormat, is_library, parquet_columns
+from botorch_bkb.cli.files import CsvFormat, is_library, parquet_columns, Table
 from botorch_bkb.cli.identity import differing, match_ids, match_settings
 from botorch_bkb.cli.molecules import (
     Fingerprints,
@@ -34,19 +34,21 @@ from botorch_bkb.cli.results import (
     results_name,
 )
 from botorch_bkb.cli.tables import (
+    AVAILABLE_WORDS,
     find_column,
     is_numeric,
     listing,
     NUMBER,
     outcome_columns,
+    quoted,
     read_by_options,
     require_column,
     require_ids,
     row_name,
+    unit_trouble,
 )
 
 
-AVAILABLE_WORDS = {"yes": "1", "y": "1", "true": "1", "no": "0", "n": "0", "false": "0"}
 # The column that numbers the rows of a table without ids.
 ROW_COLUMN = "candidate"
 
@@ -121,7 +123,8 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
     # Fingerprints do not stay in their file.
     has_bits = args.smiles or args.kernel == "tanimoto"
     is_large = not has_bits and is_library(args.arms)
-    table, form, is_numbered = _read_arms(args, is_large)
+    file, is_numbered = _read_arms(args, is_large)
+    table = file.frame
     if args.drop_incomplete:
         drop_incomplete(table, args)
     settings = feature_columns(table, args)
@@ -152,7 +155,7 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
     kept = (indices >= 0) & ~is_failed
     num_candidates = int(group[: len(arms)].max()) + 1
     return Campaign(
-        table=table.iloc[first[:num_candidates]],
+        table=table.iloc[first[:num_candidates]].assign(**file.typed),
         rows=rows.iloc[first],
         available=available,
         results=results[kept],
@@ -163,7 +166,7 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
         id_column=args.id,
         results_id=results_id,
         is_numbered=is_numbered,
-        form=form,
+        form=file.form,
         results_form=last.form,
         results_columns=tuple(last.frame.columns),
         is_large=is_large,
@@ -203,12 +206,11 @@ def distinct_rows(
     return group, first_rows(rows[args.id], group, available)
 
 
-def _read_arms(
-    args: argparse.Namespace, is_large: bool
-) -> tuple[pd.DataFrame, CsvFormat | None, bool]:
-    """Return the candidates, their file's format, and whether they are numbered."""
+def _read_arms(args: argparse.Namespace, is_large: bool) -> tuple[Table, bool]:
+    """Return the candidates, and whether they are numbered."""
     columns = [args.id, args.available, *outcome_columns(args)] if is_large else None
     table = read_by_options(args.arms, args, columns)
+    args.arms_sheet = table.sheet
     arms = table.frame
     name = find_column(list(arms.columns), args.id)
     is_default = args.id == DEFAULT_ID and args.results_id is None and not is_large
@@ -233,7 +235,7 @@ def _read_arms(
         require_ids(arms[args.id], args.arms)
     if arms.empty:
         raise InputDataError(f"Expected at least one candidate in {args.arms}.")
-    return arms, table.form, is_numbered
+    return table, is_numbered
 
 
 def _require_no_ids(arms: pd.DataFrame, args: argparse.Namespace) -> None:
@@ -248,13 +250,14 @@ def _require_no_ids(arms: pd.DataFrame, args: argparse.Namespace) -> None:
             words = arms[name].astype("str")
             is_id = words.nunique() == len(arms)
             is_id = is_id and not words.map(LOOKS_NUMERIC.fullmatch).any()
+        word = quoted(name)
         if (is_id and len(arms) > 2) or NUMBER.fullmatch(name.replace(",", ".")):
             raise InputDataError(
                 f"{args.arms} has no column 'id' in its header, but a column {name!r}. "
                 "Write a header above the rows if there is none. If the column names "
-                f"or counts the candidates, pass --id {name!r} or --drop {name!r}. If "
+                f"or counts the candidates, pass --id {word} or --drop {word}. If "
                 "it is a setting, add a column 'id', or, for words, pass --category "
-                f"{name!r}. If it is the whole header, pass --separator."
+                f"{word}. If it is the whole header, pass --separator."
             )
 
 
@@ -335,6 +338,9 @@ def _identify(
             f"{len(removed):,} ({shown}). Their results train the model with the "
             f"settings in {results_name(args)}, and they are not chosen"
         )
+        for name in settings:
+            cells = {"the results": removed[name], args.arms.name: arms[name]}
+            note(unit_trouble(name, cells))
     return places, removed
 
 
@@ -379,3 +385,6 @@ def _compare_settings(
             f"the results have other values than {args.arms.name} in columns "
             f"{listing(said)}, first in {first}: the model uses {args.arms.name}"
         )
+    for name, wrong in zip(columns, differ.T, strict=True):
+        cells = {"the results": results[name][wrong], args.arms.name: own[name][wrong]}
+        note(unit_trouble(name, cells))

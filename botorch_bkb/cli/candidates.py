@@ -16,7 +16,7 @@ from torch import Tensor
 
 from botorch_bkb.arms import BitArms, ParquetArms, ProductArms
 from botorch_bkb.cli.campaign import Campaign
-from botorch_bkb.cli.features import feature_columns, read_features
+from botorch_bkb.cli.features import feature_columns, note_forgotten, read_features
 from botorch_bkb.cli.progress import note
 from botorch_bkb.cli.tables import is_numeric, listing
 
@@ -71,6 +71,7 @@ def read_candidates(campaign: Campaign, args: argparse.Namespace) -> Candidates:
         library = _library_arms(campaign, args)
         columns = tuple(library.source.columns)
         return Candidates(library, args.kernel, columns, columns)
+    note_forgotten(campaign.rows, args)
     bits = [] if args.smiles else fingerprint_columns(campaign.rows, args)
     beside = [*args.smiles, *bits]
     features, sources = read_features(campaign.rows, args, beside)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import math
+import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,9 @@ import torch
 from botorch.exceptions.errors import InputDataError
 
 from botorch_bkb.arms import BitArms, ProductArms
+from botorch_bkb.cli.features import find_slip, LOOKS_NUMERIC, note_forgotten
+from botorch_bkb.cli.files import BLANKS, CsvFormat, KINDS, read_cells
+from botorch_bkb.cli.identity import match_ids
 from botorch_bkb.cli.molecules import read_smiles
 from botorch_bkb.cli.progress import note
 from botorch_bkb.cli.results import (
@@ -29,17 +35,26 @@ from botorch_bkb.cli.tables import (
     find_column,
     is_numeric,
     listing,
+    MAX_NUMBER,
+    MISSING,
     outcome_columns,
     read_by_options,
     require_column,
     require_ids,
     row_name,
+    to_numbers,
+    unit_trouble,
 )
 
 
 # Between the names of the components of one product.
 JOIN = " + "
 SMILES = "smiles"
+# A comma inside a name, as of 1,4-dioxane, N,N-dimethylaniline or (R,R)-BINAP.
+LOCANT = r"[^\W_]\d?['\u2032]*"
+CUT_NAME = re.compile(
+    rf"((?:^|,\s*|-(?=\d)){LOCANT},\s*{LOCANT}[-\s][^\d\s]|[(\[{{][^)\]}}]*,|\")[^,]*"
+)
 
 
 class ProductIds:
@@ -74,7 +89,7 @@ class Products:
         indices: The product of each.
         rewards: The result of each, NaN while it is in flight.
         failed: The products whose last measurement failed.
-        form: The format of the last CSV file of results.
+        form: The format of the last CSV file of results, or else of the first list.
         num_candidates: The number of products.
     """
 
@@ -82,11 +97,11 @@ class Products:
 
     def __init__(self, args: argparse.Namespace) -> None:
         names = [name for name, _ in args.component]
-        unknown = [name for name in args.smiles if name not in names]
-        if len({*names}) < len(names) or unknown:
+        options = [*args.smiles, *args.category]
+        if len({*names}) < len(names) or not {*options} <= {*names}:
             raise InputDataError(
-                "Expected --component to name each component once, and --smiles to "
-                f"name some of them, but got {names} and {args.smiles}."
+                "Expected --component to name each component once, and --smiles and "
+                f"--category to name some of them, but got {names} and {options}."
             )
         outcomes = outcome_columns(args)
         taken = {*names}.intersection([*COLUMNS_OF_NEXT, *outcomes])
@@ -95,10 +110,12 @@ class Products:
                 f"Expected other names of components than {sorted(taken)}, which are "
                 "columns of the results or of the batch. Rename them."
             )
+        found = {name: _read_list(name, text, args) for name, text in args.component}
+        lists = {name: own for name, (own, _) in found.items()}
         results, is_failed, last = read_results(args, names, is_numbered=True)
         note_unused_columns(results, [*names, *outcomes, args.round, args.noise_column])
         check_copies(results, args)
-        lists = {name: _read_list(name, text, args) for name, text in args.component}
+        forms = [last.form, *(form for _, form in found.values())]
         known = {name: len(own) for name, own in lists.items()}
         for name in names:
             lists[name] = _with_results(name, lists[name], results[name], args)
@@ -121,7 +138,7 @@ class Products:
         self.results = results[~is_failed]
         self.indices = numbers[~is_failed]
         self.rewards = rewards.to_numpy(dtype="float64")[~is_failed]
-        self.form = last.form
+        self.form = next(filter(None, forms), None)
         self.num_candidates = math.prod(known.values())
 
     @property
@@ -134,39 +151,86 @@ class Products:
         return self.ids.parts(indices)
 
 
-def _read_list(name: str, text: str, args: argparse.Namespace) -> pd.DataFrame:
-    """Return the elements of a component: their features, by their names."""
+def _read_list(
+    name: str, text: str, args: argparse.Namespace
+) -> tuple[pd.DataFrame, CsvFormat | None]:
+    """Return features of a component's elements, by their names, and a file's format.
+
+    A table of one column is a list of values.
+    """
+    if not os.path.isfile(text):
+        return _listed(name, _split(name, text), args), None
     path = Path(text)
-    if not path.is_file():
-        values = pd.Series([value.strip() for value in text.split(",")])
-        is_file_name = "," not in text and path.suffix[1:2].isalpha()
-        if is_file_name or (values == "").any() or values.duplicated().any():
-            raise InputDataError(
-                f"Expected --component {name}=FILE or --component {name}=20,40,60 with "
-                f"different elements, but there is no file {text}."
-            )
-        numbers = pd.to_numeric(values, errors="coerce")
-        if numbers.isna().any():
-            return pd.DataFrame(index=pd.Index(values, dtype="object"))
-        features = numbers.to_numpy(dtype="float64")
-        return pd.DataFrame({name: features}, index=pd.Index(numbers))
-    table = read_by_options(path, args).frame
-    column = find_column(list(table.columns), args.id) or str(table.columns[0])
-    require_ids(table[column], path)
-    table = table.set_index(column)
+    marks = args.separator, args.encoding, [*args.sheet]
+    cells = read_cells(path, None, *marks).frame
+    column = find_column(list(map(str, cells)), args.id) or str([*cells, args.id][0])
+    file = read_by_options(path, argparse.Namespace(**{**vars(args), "id": column}))
+    require_column(file.frame, column, path, "--id")
+    others = [str(each) for each in file.frame if each not in (column, *args.drop)]
+    if name in args.smiles and others and column.casefold() != SMILES:
+        smiles = find_column(others, SMILES)
+        others = [smiles or SMILES]
+        require_column(file.frame, others[0], path, f"--smiles {name}")
+    elif not others or name in (*args.category, *args.smiles):
+        values = _texts(cells[column].dropna())
+        return _listed(name, values[values != ""], args), file.form
+    require_ids(file.frame[column], path)
+    ids = pd.Index(file.typed.get(column, file.frame[column]))
+    table = file.frame[others].set_axis(ids)
     if name in args.smiles:
-        smiles = find_column(list(table.columns), SMILES)
-        require_column(table, smiles or SMILES, path, f"--smiles {name}")
-        return table[[smiles]].set_axis([SMILES], axis="columns")
-    table = table.drop(columns=[each for each in args.drop if each in table])
-    words = [each for each in table.columns if not is_numeric(table[each])]
+        return table.set_axis([SMILES], axis="columns"), file.form
+    words = [each for each in others if not is_numeric(table[each])]
     if words or table.isna().any(axis=None):
         raise InputDataError(
             f"Expected {path} to have a column of ids and columns of numbers without "
             f"empty cells, but {words or 'a number'} is not. Pass --smiles {name} for "
             "molecules, and --drop for columns that are not features."
         )
-    return table.astype("float64")
+    note_forgotten(table, args)
+    return table.astype("float64"), file.form
+
+
+def _split(name: str, text: str) -> pd.Series:
+    """Return the elements of a list of values, some of them in quotation marks."""
+    values = next(csv.reader([text.replace("\n", " ")], skipinitialspace=True))
+    suffixes = {Path(value).suffix.lower() for value in values}
+    if suffixes & {*KINDS} or (len(values) == 1 and suffixes.pop()[1:2].isalpha()):
+        raise InputDataError(f"There is no file {text} for --component {name}.")
+    cut = CUT_NAME.search(re.sub(r'"[^"]*"', "_", text))
+    if cut:
+        raise InputDataError(
+            f"--component {name} has {cut.group().strip(', -')!r}, which may be one "
+            "name. Put names with commas in quotation marks, inside those of the "
+            f"shell: '{name}=THF,\"1,4-dioxane\"'. Or write a table of one column."
+        )
+    return _texts(values)
+
+
+def _texts(values: Any) -> pd.Series:
+    """Return texts as tables have them: without blanks around them, composed."""
+    return pd.Series(values).astype("str").str.strip(BLANKS).str.normalize("NFC")
+
+
+def _listed(name: str, values: pd.Series, args: argparse.Namespace) -> pd.DataFrame:
+    """Return the elements of a list of values: numbers, SMILES or names."""
+    is_number = to_numbers(values).abs() <= MAX_NUMBER
+    # 007 is a name.
+    is_number &= ~values.str.match(r"[+-]?0\d")
+    if is_number.all() and name not in args.smiles:
+        values = pd.to_numeric(values)
+    shown = listing([*map(str, values)])
+    if values.empty or (values.isin(MISSING) | values.duplicated()).any():
+        raise InputDataError(
+            f"Expected different elements of --component {name}, none of them empty as "
+            f"None, NA, - and ? are, but got {shown}. Write other words or numbers."
+        )
+    note(f"component {name!r} has the elements {shown}")
+    own = pd.DataFrame(index=pd.Index(values))
+    if name in args.smiles:
+        own[SMILES] = values.array
+    elif is_numeric(values) and name not in args.category:
+        own[name] = values.to_numpy("float64")
+    return own
 
 
 def _with_results(
@@ -199,6 +263,8 @@ def _with_results(
         f"({listing([str(each) for each in new], 3)}): they train the model, and are "
         "not chosen"
     )
+    lists = {"the results": pd.Series(new), "the list": pd.Series(own.index)}
+    note(unit_trouble(name, lists))
     return pd.concat([own, more])
 
 
@@ -207,7 +273,7 @@ def _places(own: pd.DataFrame, seen: pd.Series) -> Any:
     if is_numeric(pd.Series(own.index)):
         numbers = pd.Index(_as_numbers(seen))
         return pd.Index(own.index.astype("float64")).get_indexer(numbers)
-    return pd.Index(own.index.astype("str")).get_indexer(seen.astype("str"))
+    return match_ids(_texts(seen), _texts(own.index))
 
 
 def _as_numbers(cells: Any) -> pd.Series:
@@ -217,16 +283,19 @@ def _as_numbers(cells: Any) -> pd.Series:
 
 def _rule(text: str, lists: Mapping[str, pd.DataFrame]) -> dict[str, int]:
     """Return a forbidden combination from ``name=element,name=element``."""
-    rule = {}
-    for part in text.split(","):
-        name, _, element = (each.strip() for each in part.partition("="))
+    rule: dict[str, int] = {}
+    known = "|".join(map(re.escape, lists))
+    # Other commas than those before a component are part of an element.
+    for part in re.split(rf',(?=[\s"]*(?:{known})\s*=)', text):
+        name, _, element = map(str.strip, part.strip(' "').partition("="))
         found = -1
-        if name in lists:
-            found = int(_places(lists[name], pd.Series([element]))[0])
+        if name in lists and name not in rule:
+            found = int(_places(lists[name], pd.Series([element.strip(' "')]))[0])
         if found < 0:
             raise InputDataError(
                 f"Expected --forbid to have parts such as acid=A3, with components of "
-                f"{list(lists)} and their elements, but got {part!r}."
+                f"{list(lists)}, each once, and their elements, but got {part!r}. "
+                "Repeat --forbid for another combination."
             )
         rule[name] = found
     return rule
@@ -235,15 +304,47 @@ def _rule(text: str, lists: Mapping[str, pd.DataFrame]) -> dict[str, int]:
 def _features(name: str, own: pd.DataFrame, args: argparse.Namespace) -> Any:
     """Return the elements of a component as ``ProductArms`` takes them."""
     if own.columns.empty:
-        return [str(each) for each in own.index]
-    if name not in args.smiles:
-        return torch.from_numpy(own.to_numpy(dtype="float64", copy=True))
-    smiles, found = read_smiles(own[SMILES], args)
-    if found.invalid:
-        text, reason = next(iter(found.invalid.items()))
-        raise InputDataError(
-            f"Expected the component {name!r} to have SMILES, but {text!r} {reason}. "
-            "Correct it."
+        return _names(name, _texts(own.index), args)
+    rows = own.to_numpy()
+    if name in args.smiles:
+        smiles, found = read_smiles(own[SMILES], args)
+        if found.invalid:
+            text, reason = next(iter(found.invalid.items()))
+            raise InputDataError(
+                f"Expected the component {name!r} to have SMILES, but {text!r} {reason}"
+                ". Correct it. An empty cell in a table means no molecule."
+            )
+        none = own.index[smiles.isna()].astype("str")
+        if len(none):
+            note(f"elements of {name!r} without a molecule: {listing([*none])}")
+        rows = found.of(smiles)
+    keys = pd.Series([hash(row.tobytes()) for row in rows])
+    nth = keys.groupby(keys).cumcount().to_numpy()
+    if nth.any():
+        copies = [*own.index[nth > 0].astype("str")]
+        note(
+            f"elements of {name!r} with the features of an earlier one: "
+            f"{listing(copies, 3)}. A feature of their own distinguishes them"
         )
-    codes = torch.tensor(found.of(smiles))
-    return BitArms(codes, is_packed=args.bits)
+        marks = nth[:, np.newaxis] == np.arange(1, nth.max() + 1)
+        if name in args.smiles and args.bits:
+            marks = np.packbits(marks, axis=-1)
+        rows = np.concatenate([rows, marks.astype(rows.dtype)], axis=-1)
+    codes = torch.tensor(rows)
+    return BitArms(codes, is_packed=args.bits) if name in args.smiles else codes
+
+
+def _names(name: str, names: pd.Series, args: argparse.Namespace) -> list[str]:
+    """Return names; an error if one is probably a number or a slip, as in a table."""
+    like = names.map(lambda each: bool(LOOKS_NUMERIC.fullmatch(each)))
+    # Each is there once, so rare ones are no slips.
+    slip = find_slip(names.value_counts(sort=False) + 1)
+    if to_numbers(names).notna().any() or 2 * like.sum() >= len(names):
+        slip = names[like].iloc[0], "looks like a number or a date"
+    if slip is not None and name not in args.category:
+        raise InputDataError(
+            f"Component {name!r} has the element {slip[0]!r}, which {slip[1]}. Write "
+            "numbers with a decimal point and without units, and names alike. Pass "
+            f"--category {name} if all elements are names."
+        )
+    return list(names)

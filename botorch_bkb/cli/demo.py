@@ -9,7 +9,7 @@ import torch
 from botorch.test_functions.synthetic import Hartmann
 
 from botorch_bkb.bandits import EpsilonGreedyPolicy, GPBandit
-from botorch_bkb.cli.simulate import recommendation, report, run_bandit
+from botorch_bkb.cli.simulate import check_folder, recommendation, report, run_bandit
 from botorch_bkb.test_functions import FiniteArmProblem
 
 
@@ -20,6 +20,7 @@ POLICIES = {"GPBandit": None, "greedy": EpsilonGreedyPolicy(0.0)}
 
 def run(args: argparse.Namespace) -> None:
     """Run the campaigns and write their outcome."""
+    check_folder(args.output)
     generator = torch.Generator().manual_seed(args.seed)
     problem = FiniteArmProblem.from_test_function(
         Hartmann(dim=6), args.num_arms, noise_std=NOISE_STD, generator=generator

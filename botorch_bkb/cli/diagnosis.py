@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import cast
 
 import numpy as np
@@ -24,11 +25,7 @@ from botorch_bkb.bandits.fitting import MIN_PULLS_TO_FIT
 from botorch_bkb.bandits.warping import DEVIATIONS_OF_95_PERCENT
 from botorch_bkb.cli.tables import listing
 from botorch_bkb.models import SingleTaskDTCGP
-from botorch_bkb.models.kernels.learned import (
-    fingerprint_columns,
-    lengthscales,
-    variance_shares,
-)
+from botorch_bkb.models.kernels.learned import fingerprint_columns, variance_shares
 from botorch_bkb.models.utils.rows import as_dense, sum_replicates
 
 
@@ -42,15 +39,10 @@ NUM_FOLDS = 5
 MAX_REFITTED = 256
 # Chance gives a correlation above this over sqrt(n) once in twenty times.
 CHANCE_QUANTILE = 1.645
-# The shares of the variance above which one result, or several (one in ten at most),
-# dominate a fit.
-DOMINANT_SHARE = 0.8
-MOST_SHARE = 0.99
 NUM_REWARDS_SHOWN = 3
 # Two decades.
 MAX_RATIO = 100
 MUCH_LESS = 0.8
-NUM_COLUMNS_SHOWN = 3
 # Intervals are wrong if the share inside is so many standard errors below 95 %: chance
 # alone does that once in 60 times at most.
 FAR_OFF = 3.0
@@ -156,13 +148,11 @@ def diagnose(
     bandit: GPBandit,
     indices: Tensor,
     rewards: Tensor,
-    sources: Sequence[str],
     noise: Tensor | None = None,
 ) -> tuple[str, HeldOut | None]:
     """Describe a bandit's fit to ``n`` measurements; also return held-out predictions.
 
-    ``sources`` are the columns of the features, except for fingerprints. ``noise`` are
-    the variances of the measurements, NaN for those not known.
+    ``noise`` are the variances of the measurements, NaN for those not known.
     """
     # Those of equal features are one candidate for the model.
     measured, place = bandit._table.first_equal(indices).unique(return_inverse=True)
@@ -175,13 +165,6 @@ def diagnose(
         side, sign = ("below", 1) if bandit.maximize else ("above", -1)
         limit = sign * bandit.warp.median
         parts.append(f"results {side} {limit:.3g} are on a logarithmic scale")
-    # Lengthscales of the trend, if there is rough detail. The shortest counts.
-    found = lengthscales(bandit.covar_module).values() if sources else ()
-    scales = pd.Series(list(found), index=list(sources), dtype="float64")
-    shown = scales.groupby(level=0).min().nsmallest(NUM_COLUMNS_SHOWN)
-    if len(shown):
-        columns = ", ".join(f"{name} ({scale:.2g})" for name, scale in shown.items())
-        parts.append(f"columns that matter most (lengthscale over range): {columns}")
     features = kernel_features(bandit, measured)
     _, *details = variance_shares(bandit.covar_module, features)
     detail_share = sum(share for _, share in details)
@@ -197,15 +180,16 @@ def diagnose(
 
 
 def fit_trouble(held_out: HeldOut) -> str | None:
-    """Return why the fit cannot tell candidates apart, if it cannot."""
+    """Return that the fit cannot be told from guessing, if it cannot."""
     chance = CHANCE_QUANTILE / math.sqrt(held_out.num_candidates)
     if held_out.correlation > chance or not held_out.can_judge:
         return None
     return (
-        "the model cannot predict the results: the cross-validated correlation is "
-        f"{held_out.correlation:.2f}, and chance alone gives up to {chance:.2f}. This "
-        "batch is hardly better than a random one. Check that results and candidates "
-        "belong together, and that the columns hold what the result depends on"
+        "the model cannot yet be told from guessing: the cross-validated correlation "
+        f"is {held_out.correlation:.2f}, and chance alone gives up to {chance:.2f}. "
+        "Early on this is normal: continue. If it stays so, check that results and "
+        "candidates belong together, and that the columns hold what the result depends "
+        "on"
     )
 
 
@@ -397,11 +381,16 @@ def has_spread(rewards: Tensor) -> bool:
 
 
 def reward_trouble(
-    bandit: GPBandit, rewards: Tensor, noise: Tensor | None, names: Sequence[str]
+    bandit: GPBandit,
+    rewards: Tensor,
+    noise: Tensor | None,
+    names: Sequence[str],
+    log_reward: bool | None = False,
 ) -> str | None:
     """Return why a model cannot be fitted well to rewards of some ids, if so.
 
-    ``noise`` are the rewards' noise variances, NaN where not known.
+    ``noise`` are the rewards' noise variances, NaN where not known. ``log_reward`` says
+    whether rewards are logarithms; None for scores, which have none.
     """
     num_rewards = len(rewards)
     if num_rewards >= 2 and not has_spread(rewards):
@@ -409,71 +398,65 @@ def reward_trouble(
             f"all {num_rewards:,} results are {rewards[0].item():.10g}: there is no "
             "difference between candidates to learn, and the batch is only spread out"
         )
-    if num_rewards < MIN_CANDIDATES:
-        return None
     values, variances = warped(bandit, rewards, noise)
-    weights = _weights(bandit, variances)
-    most = max(2, num_rewards // 10)
-    found = _dominating(values, weights, [DOMINANT_SHARE, *[MOST_SHARE] * (most - 1)])
-    advice = (
-        ", and the model sees hardly anything else. Correct slips and marks of missing "
-        "values. If they are right, a result on another scale, such as its logarithm "
-        "(--log-reward), is more informative"
-    )
-    if found is None and bandit.warp is not None:
-        # A logarithmic scale hides a mark such as -9999 from the rule above.
-        found = _dominating(rewards, weights, [MOST_SHARE])
-        advice = ". Correct slips and marks of missing values"
-    if found is None:
+    distances = (values - values.median()).abs()
+    # A logarithmic scale of poor results hides marks such as -9999.
+    sizes = [distances] if log_reward else [distances, rewards.abs()]
+    scale = _weights(bandit, variances).sqrt()
+    rows = next(filter(None, (_far(each * scale) for each in sizes)), [])
+    if not rows:
         return None
-    rows, share = found
+    can_log = log_reward is False and bool((rewards > 0).all())
     shown = [f"{rewards[n].item():g} of {names[n]}" for n in rows]
     return (
         f"{len(rows):,} of {num_rewards:,} results "
-        f"({listing(shown, NUM_REWARDS_SHOWN)}) make {share:.0%} of the variance"
-        f"{advice}"
+        f"({listing(shown, NUM_REWARDS_SHOWN)}) are far beyond all others. Correct "
+        "slips. Write failed for a failed measurement, and the worst real result for a "
+        f"penalty. If they are right, {'pass --log-reward' if can_log else 'continue'}"
     )
 
 
-def _dominating(
-    values: Tensor, weights: Tensor, limits: Sequence[float]
-) -> tuple[list[int], float] | None:
-    """Return the fewest values that are most of the weighted variance, and their share.
+def _far(sizes: Tensor) -> list[int]:
+    """Return those of ``n`` results that are far larger than all others, if any are.
 
-    One, two and more values must be a larger share than ``limits``.
+    One, or equal ones, are at 5 times the next one; two, or a tenth, at 10 times; up to
+    half at 1,000 times; most, and any of too few, at a million times.
     """
+    distinct, num_results = sizes[sizes > 0].unique().tolist(), len(sizes)
+    for size, larger in pairwise(distinct):
+        is_far = sizes >= larger
+        num_far, ratio = int(is_far.sum()), 1e6
+        if num_results >= MIN_CANDIDATES:
+            is_few = num_far <= max(2, num_results // 10)
+            ratio = 10 if is_few else 1e3 if 2 * num_far <= num_results else 1e6
+            ratio = 5 if larger == distinct[-1] else ratio
+        if larger >= ratio * size:
+            return is_far.nonzero().flatten().tolist()
+    return []
 
-    def squares(rows: Tensor) -> Tensor:
-        own, mass = values[rows], weights[rows]
-        mean = (mass @ own) / mass.sum()
-        return mass @ (own - mean).square()
 
-    far = (weights * (values - values.median()).square()).argsort(descending=True)
-    for number, limit in enumerate(limits, start=1):
-        share = 1 - (squares(far[number:]) / squares(far)).item()
-        if share > limit:
-            return far[:number].tolist(), share
-    return None
-
-
-def decades_trouble(rewards: Tensor) -> str | None:
+def decades_trouble(rewards: Tensor, minimize: bool) -> str | None:
     """Return why the logarithms of ``n`` rewards would be better, if they would.
 
-    They are if rewards of one sign span more than two decades, and their logarithms are
-    less skewed: yields from 0.5 to 95 % are right as they are.
+    They are if rewards of one sign, few of them 0, span more than two decades, and
+    their logarithms are less skewed: yields from 0.5 to 95 % are right as they are.
     """
-    if (rewards > 0).any() and (rewards < 0).any():
+    values = np.delete(rewards.numpy(), _far(rewards.abs()))
+    is_negative, sizes = bool((values < 0).any()), np.abs(values[values != 0])
+    if (is_negative and (values > 0).any()) or 2 * len(sizes) < len(values):
         return None
-    sizes = rewards[rewards != 0].abs().numpy()
     if len(sizes) < MIN_PULLS_TO_FIT or sizes.max() <= MAX_RATIO * sizes.min():
         return None
     logs = np.log10(sizes)
     of_logs, of_sizes = pd.DataFrame([logs, sizes]).T.skew().abs()
     if of_logs >= MUCH_LESS * of_sizes:
         return None
+    change = "leave out" if minimize else "pass"
+    before = [f"write results without the minus and {change} --minimize"] * is_negative
+    before += ["write the detection limit in place of 0"] * (len(sizes) < len(values))
     return (
         f"results span {np.ptp(logs):.1f} decades, from {sizes.min():g} to "
         f"{sizes.max():g} in size, and the model sees hardly anything but the largest. "
-        "Pass --log-reward, which fits their logarithms; before, write results below 0 "
-        "without the minus (and pass --minimize), and the detection limit in place of 0"
+        "Pass --log-reward, which fits their logarithms"
+        + "".join(f". Before, {step}" for step in before)
     )

@@ -15,12 +15,15 @@ from botorch.exceptions.errors import InputDataError
 from botorch_bkb.cli.files import MAX_TABLE_BYTES
 from botorch_bkb.cli.progress import note
 from botorch_bkb.cli.tables import (
+    AVAILABLE_WORDS,
     days,
     is_no_number,
     is_numeric,
+    is_text,
     listing,
     MAX_NUMBER,
     outcome_columns,
+    quoted,
     require_column,
     row_name,
     to_numbers,
@@ -28,6 +31,9 @@ from botorch_bkb.cli.tables import (
 )
 
 
+# Names of columns that are seldom settings.
+OF_STOCK = re.compile("avail|stock|inventory", re.IGNORECASE)
+OF_ORDERS = re.compile("supplier|vendor|price|comment|remark|barcode", re.IGNORECASE)
 # Of a column that no option names.
 MAX_ONE_HOT_VALUES = 20
 # Faults in one message.
@@ -69,6 +75,20 @@ def read_features(
     return features, sources
 
 
+def note_forgotten(table: pd.DataFrame, args: argparse.Namespace) -> None:
+    """Name features that are probably no settings, with the options that help."""
+    for name in feature_columns(table, args):
+        column, word, hint = table[name], quoted(name), ""
+        words = {*column.str.casefold()} if is_text(column) else set()
+        if OF_STOCK.search(name) or (words and words <= {*AVAILABLE_WORDS}):
+            if args.command == "suggest" and not args.component:
+                hint = f"; --available {word} if it says what is available"
+        elif 2 * len(words) <= len(column) and not OF_ORDERS.search(name):
+            continue
+        if name not in (*args.smiles, *args.category) and column.nunique() > 1:
+            note(f"column {name!r} is a feature (--drop {word} leaves it out{hint})")
+
+
 def feature_table(
     table: pd.DataFrame, categories: Collection[str] = ()
 ) -> tuple[pd.DataFrame, tuple[str, ...]]:
@@ -85,12 +105,15 @@ def feature_table(
     gaps = _gaps(table)
     if gaps:
         first = next(iter(gaps))
+        name = quoted(first)
         raise InputDataError(
             f"Column {first!r} has a missing, infinite or huge value in "
             f"{row_name(gaps[first])}; columns with such values are "
-            f"{listing(list(gaps))}. Fill it (NA, None and the like count as empty), "
-            f"remove the row, or leave columns out by --drop {first}, all of them by "
-            "--drop-incomplete."
+            f"{listing(list(gaps))}. Fill it (NA, None and the like count as empty). "
+            "If the setting does not apply there, write the column's median (or a word "
+            f"such as without, and --category {name}), and add a column of yes and no "
+            f"that says so. Or remove the row, or leave columns out by --drop {name}, "
+            "all of them by --drop-incomplete."
         )
     notes: list[str] = []
     features: dict[str, pd.Series] = {}
@@ -175,7 +198,7 @@ def _read_text(
         raise InputDataError(
             f"Column {column.name!r} has the value {column[other].iloc[0]} in "
             f"{row_name(other)}, which is neither a number nor text. Turn the column "
-            f"into one of them, or pass --drop {column.name}."
+            f"into one of them, or pass --drop {quoted(column.name)}."
         )
     text = column.astype("str")
     dates = None if is_category else days(text)
@@ -192,10 +215,11 @@ def _read_text(
 def _one_hot(text: pd.Series, is_category: bool) -> tuple[dict[str, pd.Series], str]:
     """Return a column of 0 and 1 per value, and a note."""
     counts = text.value_counts(sort=False).sort_values(ascending=False, kind="stable")
+    name = quoted(text.name)
     if len(counts) * len(text) * 8 > MAX_TABLE_BYTES:
         raise InputDataError(
-            f"--category {text.name} makes {len(counts):,} columns of 0 and 1 in "
-            f"{len(text):,} rows, more than 1 GiB. Pass --drop {text.name}, or write "
+            f"--category {name} makes {len(counts):,} columns of 0 and 1 in "
+            f"{len(text):,} rows, more than 1 GiB. Pass --drop {name}, or write "
             "numbers."
         )
     one_hot = {
@@ -211,7 +235,7 @@ def _one_hot(text: pd.Series, is_category: bool) -> tuple[dict[str, pd.Series], 
 
 def _require_names(text: pd.Series) -> None:
     """Raise an error if text is probably a number, a slip or an id, and not a name."""
-    values = text.drop_duplicates()
+    values, name = text.drop_duplicates(), quoted(text.name)
     is_like_number = values.map(lambda value: bool(LOOKS_NUMERIC.fullmatch(value)))
     wrong, remedy = None, "Correct it if it is a slip"
     if to_numbers(values).notna().any():
@@ -226,21 +250,20 @@ def _require_names(text: pd.Series) -> None:
             f"is one of {len(values)} different values; at most {MAX_ONE_HOT_VALUES} "
             "become columns of 0 and 1"
         )
-        remedy = f"Pass --id {text.name} if it names the rows"
+        remedy = f"Pass --id {name} if it names the rows"
     else:
-        slip = _slip(text.value_counts(sort=False))
+        slip = find_slip(text.value_counts(sort=False))
         if slip is not None:
             wrong, why = text == slip[0], slip[1]
     if wrong is not None:
         raise InputDataError(
             f"Text column {text.name!r} has {text[wrong].iloc[0]!r} in "
             f"{row_name(wrong)}, which {why}. {remedy}. Write dates as 2026-01-31, "
-            f"pass --category {text.name} if its values are names, or --drop "
-            f"{text.name}."
+            f"pass --category {name} if its values are names, or --drop {name}."
         )
 
 
-def _slip(counts: pd.Series) -> tuple[str, str] | None:
+def find_slip(counts: pd.Series) -> tuple[str, str] | None:
     """Return a value that is probably misspelt, and why."""
     counts = counts.sort_values(ascending=False, kind="stable")
     first: dict[str, str] = {}
@@ -249,7 +272,8 @@ def _slip(counts: pd.Series) -> tuple[str, str] | None:
         usual = first.setdefault("".join(folded.split()), value)
         if usual != value:
             return value, f"differs from {usual!r} in case or spaces only"
-    for value in counts.index[counts == 1]:
+    is_word = counts.index.str.casefold().isin(AVAILABLE_WORDS)
+    for value in counts.index[(counts == 1) & ~is_word]:
         usual_count = counts.drop(value).median()
         if usual_count >= USUAL_COUNT:
             return value, f"occurs once where others occur {usual_count:g} times"

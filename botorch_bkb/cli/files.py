@@ -7,8 +7,10 @@ import gzip
 import io
 import re
 from collections.abc import Collection
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +26,20 @@ from typing_extensions import override
 
 KINDS = {".csv": "csv", ".tsv": "csv", ".txt": "csv"}
 KINDS |= {".xlsx": "excel", ".parquet": "parquet"}
-# If several split the header into equally many names, the first is used.
+# If several split header and rows into equally many fields, the first is used.
 SEPARATORS = "\t;|,"
-BYTE_ORDER_MARKS = {
-    b"\xff\xfe": "utf-16",
-    b"\xfe\xff": "utf-16",
-    b"\xef\xbb\xbf": "utf-8-sig",
-}
+# How files begin that have a byte order mark, or are UTF-16 without one.
+ENCODINGS = {b"\xff\xfe|\xfe\xff": "utf-16", b"\xef\xbb\xbf": "utf-8-sig"}
+ENCODINGS |= {b"\0": "utf-16-be", b".\0": "utf-16-le"}
+# Three letters in a row that are not ASCII, or bytes that cp1252 lacks or hardly uses.
+NOT_WESTERN = re.compile(b"[\x80-\xff]{3,20}|[\x81\x83\x8d\x8f\x90\x9d]")
+# The parts of an Excel format that are not places for digits.
+LITERALS = re.compile(r'"[^"]*"|\\.|_.|\*.|\[[^\]]*\]')
 # The first bytes of Parquet files, workbooks and old workbooks.
 SIGNATURES = (b"PAR1", b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
 # White space at the ends of a cell. Other invisible characters are refused.
 BLANKS = " \t\r\n\u00a0\u2007\u202f"
-HEAD_BYTES = 2**16
+HEAD_LENGTH = 2**16
 # The numbers of a larger Parquet table stay in its file.
 MAX_TABLE_BYTES = 2**30
 BYTES = (pa.bool_(), pa.uint8(), pa.int8())
@@ -49,19 +53,17 @@ class CsvFormat:
         separator: The character between fields.
         decimal: ``"."`` or ``","``.
         encoding: Python's name of the encoding.
-        num_skipped: The number of lines above the header: blank ones, or ``sep=;``.
     """
 
     separator: str = ","
     decimal: str = "."
     encoding: str = "utf-8"
-    num_skipped: int = 0
 
     @override
     def __str__(self) -> str:
         return (
             f"{self.separator!r} between fields, {self.decimal!r} before decimals, "
-            f"{self.encoding}"
+            f"{self.encoding} (--separator, --decimal and --encoding name others)"
         )
 
 
@@ -70,20 +72,29 @@ class Table:
     """A table as it was read.
 
     Attributes:
-        frame: The columns. The index is the number of each row in the file, from zero.
+        frame: The columns. The index is the number of each row in the file, from zero,
+            which is the header.
         form: The format of a CSV file; None for other kinds.
         notes: What a user may not expect of how the file was read.
         failed: The rows (of the index) whose result says that the measurement failed.
+        typed: The columns that are read as text, but are not text in the file.
+        sheet: The sheet of an Excel file.
     """
 
     frame: pd.DataFrame
     form: CsvFormat | None = None
     notes: tuple[str, ...] = ()
     failed: pd.Index = field(default_factory=lambda: pd.Index([]))
+    typed: dict[str, pd.Series] = field(default_factory=dict)
+    sheet: str = ""
 
 
 def read_cells(
-    path: Path, separator: str | None, columns: Collection[str | None] | None
+    path: Path,
+    columns: Collection[str | None] | None,
+    separator: str | None,
+    encoding: str | None,
+    sheets: list[str],
 ) -> Table:
     """Read the cells of a table as they stand in the file: those of CSV as text.
 
@@ -95,108 +106,148 @@ def read_cells(
     try:
         if kind == "parquet":
             table = Table(_read_parquet(path, columns))
+        elif kind == "excel":
+            table = _read_excel(path, sheets)
         else:
-            table = _read_excel(path) if kind == "excel" else _read_csv(path, separator)
+            table = _read_csv(path, separator, encoding)
+    except InputDataError:
+        raise
     # pandas, pyarrow and zlib raise many kinds of errors.
     except Exception as error:
         raise InputDataError(
             f"Could not read the table {path}: {str(error).strip().rstrip('.')}. The "
-            "suffix of the name must be that of its kind. The first line of a CSV "
-            "file must be the header, with a name for every column; every row begins "
-            "a line; fields with the separator in them, such as decimal commas, need "
-            "quotation marks; the encoding must be UTF-8 or UTF-16."
+            "suffix of the name must be that of its kind. Every row of a CSV file "
+            "begins a line; fields with the separator in them, such as decimal commas, "
+            "need quotation marks; other encodings than UTF-8 need --encoding."
         ) from error
     names = [str(name).strip() for name in table.frame.columns]
     return replace(table, frame=table.frame.set_axis(names, axis="columns"))
 
 
-def _read_csv(path: Path, separator: str | None) -> Table:
-    form, num_columns = _find_format(path, separator)
+def _read_csv(path: Path, separator: str | None, encoding: str | None) -> Table:
+    with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb") as file:
+        data: bytes = file.read()
+    if data.startswith(SIGNATURES):
+        raise ValueError("it is a workbook, an archive or a Parquet file")
+    encoding = _find_encoding(data, encoding, path)
+    text = data.decode(encoding)
+    hint = re.match(r'"?sep=(.)"?[ \t]*(?:\r\n?|\n|$)', text)
+    if hint is not None:  # spreadsheets do not show this line
+        separator, text = separator or hint[1], text[hint.end() :]
+    separator, num_columns = _find_separator(text, separator)
+    form = CsvFormat(separator, encoding=encoding)
     if not num_columns:
         return Table(pd.DataFrame(), form)
-    options: dict[str, Any] = {
-        "sep": form.separator,
-        "skiprows": form.num_skipped,
+    cells = pd.read_csv(
+        io.StringIO(text, newline=""),
+        sep=separator,
         # The header is read as a row: pandas would rename equal names.
-        "header": None,
-        "names": range(num_columns),
-        "dtype": "str",
-        "keep_default_na": False,
-        "skipinitialspace": True,
-        "skip_blank_lines": False,
-    }
-    try:
-        cells = pd.read_csv(path, encoding=form.encoding, **options)
-    except UnicodeDecodeError:
-        if form.encoding != "utf-8":
-            raise
-        form = replace(form, encoding="cp1252")
-        cells = pd.read_csv(path, encoding=form.encoding, **options)
+        header=None,
+        names=range(num_columns),
+        dtype="str",
+        keep_default_na=False,
+        skipinitialspace=True,
+        skip_blank_lines=False,
+    )
     return Table(_with_header(cells), form)
 
 
 def _with_header(cells: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows below the first one, which names the columns."""
-    frame = cells.iloc[1:].reset_index(drop=True)
+    """Return the rows below the first one with cells, which names the columns."""
+    is_filled = cells.notna() & (cells != "")
+    cells = cells.loc[is_filled.any(axis="columns").cummax()]
+    frame = cells.iloc[1:]
     if len(cells):
         frame.columns = pd.Index(cells.iloc[0].fillna("").astype("str"))
     return frame
 
 
-def _find_format(path: Path, separator: str | None) -> tuple[CsvFormat, int]:
-    """Find the format of a CSV file from its header, and the number of columns.
-
-    The separator is the one that splits the header into the most names. UTF-16 is
-    recognized by its mark or its zeros. Other files are UTF-8 unless a byte is invalid.
-    """
-    with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb") as file:
-        head: bytes = file.read(HEAD_BYTES) + file.readline()
-    if head.startswith(SIGNATURES):
-        raise ValueError("it is a workbook, an archive or a Parquet file")
-    encoding = "utf-8"
-    if 0 in head[:2]:
-        encoding = "utf-16-le" if head[0] else "utf-16-be"
-    for mark, name in BYTE_ORDER_MARKS.items():
-        encoding = name if head.startswith(mark) else encoding
-    lines = io.StringIO(head.decode(encoding, "replace"), newline="").readlines()
-    num_skipped, hint = 0, re.fullmatch(r'"?sep=(.)"?\s*', "".join(lines[:1]))
-    if hint is not None:
-        separator, num_skipped = separator or hint[1], 1
-    while lines[num_skipped:] and not lines[num_skipped].strip(BLANKS + ",;|"):
-        num_skipped += 1
-    marks = [*SEPARATORS] if separator is None else [separator, *SEPARATORS]
-    rows = {mark: _first_rows(lines[num_skipped:], mark) for mark in marks}
-    if separator is None or len(rows[separator][0]) < 2:
-        separator = max(SEPARATORS, key=lambda mark: len(rows[mark][0]))
-        separator = separator if len(rows[separator][0]) > 1 else ","
-    header, row = rows[separator]
-    # Some programs end all rows except the header with a separator.
-    num_columns = len(header) + (len(row) == len(header) + 1 and row[-1] == "")
-    form = CsvFormat(separator, encoding=encoding, num_skipped=num_skipped)
-    return form, num_columns
+def _find_encoding(data: bytes, encoding: str | None, path: Path) -> str:
+    """Return Unicode if a text is, else ``encoding``, which is cp1252 if omitted."""
+    for mark, name in ENCODINGS.items():
+        if re.match(mark, data):
+            return name
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        found = NOT_WESTERN.search(data)
+        if encoding is None and found is not None:
+            raise InputDataError(
+                f"{path} is not UTF-8. As cp1252 it has the letters "
+                f"{found[0].decode('cp1252', 'replace')!r}: pass --encoding cp1252 if "
+                "they are right, else gbk, big5, shift_jis, cp1251 or another."
+            ) from None
+        return encoding or "cp1252"
+    return "utf-8"
 
 
-def _first_rows(lines: list[str], separator: str) -> tuple[list[str], list[str]]:
-    """Return the header and the first row below it, split."""
-    rows = filter(any, csv.reader(lines, delimiter=separator))
-    return next(rows, []), next(rows, [])
+def _find_separator(text: str, separator: str | None) -> tuple[str, int]:
+    """Return what splits the header into the most names, and the number of columns."""
+    head = text[: text.find("\n", HEAD_LENGTH) + 1 or None]
+    widths = {mark: _widths(head, mark) for mark in SEPARATORS + (separator or "")}
+    if separator is None or widths[separator][0] < 2:
+        separator = max(SEPARATORS, key=widths.__getitem__)
+    width = max(widths[separator])
+    return separator if width > 1 else ",", width
 
 
-def _read_excel(path: Path) -> Table:
-    with pd.ExcelFile(path, engine="openpyxl") as book:
-        sheets = book.sheet_names
-        # As with CSV files, pandas would rename equal names.
-        cells = pd.read_excel(book, header=None, dtype=object, keep_default_na=False)
+def _widths(head: str, separator: str) -> tuple[int, int]:
+    """Return the numbers of fields of the header, and of columns."""
+    rows = csv.reader(io.StringIO(head, newline=""), delimiter=separator)
+    widths = [len(row) for row in rows if any(map(str.strip, row))] or [0]
+    # A longer row is a mistake, unless it is the first one, or under a title.
+    is_header = 1 < widths[0] == max(widths[:2])
+    return widths[0], widths[0] if is_header else max(widths)
+
+
+def _read_excel(path: Path, sheets: list[str]) -> Table:
+    """Read the only sheet with values, or take the next of ``sheets``."""
+    from openpyxl import load_workbook
+
+    with (
+        closing(load_workbook(path, read_only=True, data_only=True)) as book,
+        closing(load_workbook(path, read_only=True)) as formulas,
+    ):
+        for sheet in (*book.worksheets, *formulas.worksheets):
+            sheet.reset_dimensions()  # which some programs write wrong
+        shown = [sheet for sheet in book.worksheets if sheet.sheet_state == "visible"]
+        names = [sheet.title for sheet in shown if any(map(any, sheet.values))]
+        name = (names or book.sheetnames)[0]
+        if len(names) > 1:
+            name = sheets.pop(0) if sheets else "none of them"
+        if names and name not in names:
+            raise InputDataError(
+                f"{path} has the sheets {names}, but --sheet names {name}. Pass it "
+                "once for each table from a file with several sheets, in the order "
+                "candidates, results; or save the sheet as a file of its own."
+            )
+        pairs = zip(book[name].rows, formulas[name].rows, strict=True)
+        rows = zip_longest(*([*map(_shown, *pair)] for pair in pairs))
+        cells = pd.DataFrame(rows, dtype=object).T
     cells = cells.replace(r"^\s*$", np.nan, regex=True)
-    frame = _with_header(cells.loc[cells.notna().any(axis="columns").cummax()])
-    notes = [f"{sheets[0]!r}, the first of {len(sheets)} sheets, is read"]
-    return Table(frame, notes=tuple(notes) if len(sheets) > 1 else ())
+    return Table(_with_header(cells), sheet=name)
+
+
+def _shown(cell: Any, source: Any) -> object:
+    """Return a cell's value, or text if it shows another, or lacks its formula's."""
+    value = cell.value
+    if source.data_type == "f" and value is None and cell.data_type == "n":
+        return f"formula {getattr(source.value, 'text', source.value)}"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    form = LITERALS.sub("", cell.number_format)
+    if re.search(r"[0#?],+(?![0#?,])", form):
+        return f"{value:.15g} shown scaled"
+    if "%" in form:
+        return f"{100 * value:.15g}%"
+    return int(value) if value == int(value) else value
 
 
 def _read_parquet(path: Path, columns: Collection[str | None] | None) -> pd.DataFrame:
     own = parquet_columns(path)
     names = None if columns is None else [name for name in own if name in columns]
     table = pd.read_parquet(path, columns=names).reset_index(drop=True)
+    table.index += 1  # the header is row 0
     # pyarrow keeps the memory of reading for another time.
     pa.default_memory_pool().release_unused()
     # Invalid text in a damaged file is an error only when it is decoded.
@@ -208,10 +259,12 @@ def write_table(table: pd.DataFrame, path: Path, form: CsvFormat | None = None) 
     """Write a CSV, Excel or Parquet file, by its suffix, and the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     kind = table_kind(path)
-    if kind == "parquet":
-        table.to_parquet(path, index=False)
-    elif kind == "excel":
-        table.to_excel(path, index=False)
+    if kind != "csv":
+        try:
+            getattr(table, f"to_{kind}")(path, index=False)
+        except (pa.ArrowException, TypeError, ValueError):  # mixed types, time zones
+            texts = table.select_dtypes(exclude="number").astype("str")
+            getattr(table.assign(**texts), f"to_{kind}")(path, index=False)
     else:
         form = form or CsvFormat()
         sep, decimal, encoding = form.separator, form.decimal, form.encoding
@@ -224,6 +277,22 @@ def write_table(table: pd.DataFrame, path: Path, form: CsvFormat | None = None) 
                 " the encoding of the table whose format it has. Save that table as "
                 "UTF-8."
             ) from error
+
+
+def require_own(option: str, path: Path, mark: str, separator: str | None) -> None:
+    """Raise an error if a file exists that no earlier run wrote, without its mark."""
+    if not path.is_file() or path.stat().st_size == 0:
+        return
+    try:
+        table = read_cells(path, None, separator, None, [])
+        text = ",".join(table.frame.columns)
+    except InputDataError:
+        text = path.read_bytes().decode(errors="replace")
+    if not re.search(mark, text):
+        raise InputDataError(
+            f"{option} would replace {path}, which no earlier run wrote. Move that "
+            f"file away, or name another {option}."
+        )
 
 
 def table_kind(path: Path) -> str:

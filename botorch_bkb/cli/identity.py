@@ -23,7 +23,7 @@ def match_ids(measured: pd.Series, ids: pd.Series) -> NDArray[np.int64]:
     """Return the places of measured ids among the candidates', -1 if unknown."""
     index = pd.Index(ids)
     # A column of whole numbers with a gap becomes 1.0, 2.0, ... in many programs.
-    whole = measured.str.replace(r"\.0+$", "", regex=True)
+    whole = measured.str.replace(r"^(-?\d+)\.0+$", r"\1", regex=True)
     places = index.get_indexer(pd.Index(measured))
     return np.where(places < 0, index.get_indexer(pd.Index(whole)), places)
 

@@ -35,10 +35,12 @@ class Fingerprints:
     invalid: dict[str, str]
 
     def of(self, smiles: pd.Series) -> NDArray[np.uint8]:
-        """Return the fingerprint of each canonical SMILES."""
+        """Return the fingerprint of each canonical SMILES, zeros for empty cells."""
         places = self.names.get_indexer(pd.Index(smiles))
         is_all = np.array_equal(places, np.arange(len(self.codes)))
-        return self.codes if is_all else self.codes[places]
+        is_there = bool((places >= 0).all())
+        codes = self.codes if is_there else np.pad(self.codes, ((0, 1), (0, 0)))
+        return codes if is_all else codes[places]
 
 
 def read_smiles(

@@ -87,17 +87,27 @@ def write_predictions(
 
 
 def when_to_stop(
-    bandit: GPBandit, batch: pd.DataFrame, ids: Any, reward: str
+    bandit: GPBandit, batch: pd.DataFrame, campaign: Campaign | Products, reward: str
 ) -> list[str]:
-    """Return what the batch may bring, in three sentences."""
+    """Return what the batch may bring, in three sentences.
+
+    The model knows no limit, such as 100 %: the expected rise is left out if it goes
+    beyond all results and the 95 % interval of the best one.
+    """
     arms, repeats = batch.attrs["arms"], torch.tensor(batch["repeats"].to_numpy())
     picks = torch.tensor(arms).repeat_interleave(repeats)
     rise, unmeasured, best = bandit.progress(indices=picks)
+    names = listing(list(map(str, campaign.ids[best.numpy()])), NUM_BEST_SHOWN)
+    leader, sign = torch.tensor([bandit.best_arm()]), 1 if bandit.maximize else -1
+    means = np.append(batch["mean"], bandit.predict(leader)[0])
+    seen = np.concatenate([campaign.rewards, *bandit._interval(leader)])
     better = "raise" if bandit.maximize else "lower"
-    names = listing(list(map(str, ids[best.numpy()])), NUM_BEST_SHOWN)
+    brings = f"is expected to {better} the best predicted mean {reward} by {rise:.2g}"
+    if (sign * means).max() + rise > np.nanmax(sign * seen):
+        brings = f"may {better} the best {reward}, by how much is unknown: "
+        brings += "predictions go beyond all results so far"
     return [
-        f"This batch is expected to {better} the best predicted mean {reward} by "
-        f"{rise:.2g}.",
+        f"This batch {brings}.",
         "A candidate without measurement is better than all measured ones with a "
         f"probability of {100 * unmeasured:.0f} %.",
         "By the model, the best candidate is with 95 % probability one of "

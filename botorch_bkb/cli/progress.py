@@ -12,5 +12,6 @@ def status(text: str, quiet: bool) -> None:
 
 
 def note(text: str) -> None:
-    """Say in one line what was found or done."""
-    print(f"Note: {text}.")
+    """Say in one line what was found or done, if anything was."""
+    if text:
+        print(f"Note: {text}.")

@@ -6,6 +6,7 @@ import argparse
 import base64
 import io
 import math
+import os
 import platform
 import re
 from collections.abc import Callable, Sequence
@@ -34,7 +35,7 @@ from botorch_bkb.cli.diagnosis import (
     MIN_CANDIDATES_TO_JUDGE,
     NUM_FOLDS,
 )
-from botorch_bkb.cli.files import table_kind
+from botorch_bkb.cli.files import require_own, table_kind
 from botorch_bkb.cli.predictions import best_hits, check_predictions
 from botorch_bkb.cli.results import results_name, reward_label
 from botorch_bkb.cli.tables import (
@@ -64,6 +65,11 @@ COLUMNS = {
     "nearest": "nearest measured",
     "why": "why",
 }
+# What only files of earlier runs have.
+MARKS = {
+    "report": "<title>Next batch for ",
+    "predictions": ",mean,std,low,high,probability_best(,probability_[a-z]*)?$",
+}
 # Numbers with more decimals, or more digits before them, are written with an exponent.
 MAX_DECIMALS = 9
 
@@ -73,7 +79,8 @@ def check_paths(args: argparse.Namespace) -> None:
     for table in filter(None, (args.output, args.predictions)):
         table_kind(table)
     check_predictions(args)
-    tables = [path.resolve() for path in (args.arms, *args.observations)]
+    lists = [Path(text) for _, text in args.component if os.path.isfile(text)]
+    tables = [path.resolve() for path in (args.arms, *args.observations, *lists)]
     for name in ("output", "report", "predictions"):
         path: Path | None = getattr(args, name)
         if path is None:
@@ -86,6 +93,8 @@ def check_paths(args: argparse.Namespace) -> None:
         tables.append(path.resolve())
         if path.is_dir():
             raise InputDataError(f"--{name} {path} is a folder. Name a file.")
+        if name in MARKS:
+            require_own(f"--{name}", path, MARKS[name], args.separator)
         if name != "output" and not path.parent.is_dir():
             raise InputDataError(
                 f"There is no folder {path.parent} for --{name}. Make it first."
@@ -224,10 +233,7 @@ def nearest_measured(
 
 
 def describe_kernel(kernel: Kernel, feature_names: Sequence[str]) -> dict[str, Any]:
-    """Return a kernel's parts and hyperparameters as text.
-
-    Small lengthscales come first, and large weights.
-    """
+    """Return a kernel's parts and hyperparameters as text."""
     parts = [part for part in kernel.modules() if isinstance(part, Kernel)]
     described = {"kernel": ", ".join(type(part).__name__ for part in parts)}
     for name, raw, constraint in kernel.named_parameters_and_constraints():
@@ -235,11 +241,7 @@ def describe_kernel(kernel: Kernel, feature_names: Sequence[str]) -> dict[str, A
         numbers = value.detach().flatten().tolist()
         shown = [f"{number:.3g}" for number in numbers]
         if 1 < len(numbers) == len(feature_names):
-            pairs = sorted(
-                zip(numbers, feature_names, strict=True),
-                reverse=name.endswith("weight"),
-            )
-            shown = [f"{feature} {number:.3g}" for number, feature in pairs]
+            shown = list(map("{} {}".format, feature_names, shown))
         name = name.replace("base_kernel.", "").replace("raw_", "")
         name = re.sub(r"kernels\.(\d+)\.", lambda n: f"part {int(n[1]) + 1} ", name)
         described[name.replace("_", " ")] = listing(shown, NUM_LENGTHSCALES_SHOWN)

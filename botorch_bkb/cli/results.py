@@ -81,7 +81,7 @@ def check_reward(args: argparse.Namespace) -> None:
 def read_results(
     args: argparse.Namespace, settings: Sequence[str], is_numbered: bool
 ) -> tuple[pd.DataFrame, NDArray[np.bool_], Table]:
-    """Read the measurements; no file, a missing or an empty one mean none so far.
+    """Read the measurements; no file, or one without rows, means none so far.
 
     Returns the rows of all files, with the file's name in the index; which of them say
     that the measurement failed; and the last table.
@@ -92,7 +92,8 @@ def read_results(
             f"--observations names a table twice: {results_name(args)}. Name each once."
         )
     tables = {path: _read_result(path, args, settings, is_numbered) for path in paths}
-    tables = {path: table for path, table in tables.items() if len(table.frame.columns)}
+    if args.sheet:
+        raise InputDataError(f"No table needs --sheet {args.sheet[0]!r}. Leave it out.")
     if not tables:
         columns = [*(settings if is_numbered else [args.results_id])]
         columns += outcome_columns(args)
@@ -109,7 +110,8 @@ def read_results(
             frame if name is None else frame.rename(columns={name: ids})
             for frame, name in zip(frames, own, strict=True)
         ]
-    keys = [path.name for path in tables]
+    names = [path.name for path in tables]
+    keys = names if len({*names}) == len(names) else [*map(str, tables)]
     return pd.concat(frames, keys=keys), np.concatenate(is_failed), last
 
 
@@ -138,16 +140,14 @@ def last_failures(
 def _read_result(
     path: Path, args: argparse.Namespace, settings: Sequence[str], is_numbered: bool
 ) -> Table:
-    """Read one of the tables of results; one without columns if there is none."""
-    if path.is_dir():
-        raise InputDataError(f"{path} is a folder, not a table of results.")
+    """Read one of the tables of results."""
+    first = "In the first round, without results, leave out --observations."
     if not path.is_file():
-        note(f"there is no file {path}: it is skipped, as if nothing were measured yet")
-        return Table(pd.DataFrame())
+        raise InputDataError(f"There is no table at {path}. Correct the name. {first}")
     table = read_by_options(path, args)
     frame = table.frame
     if frame.columns.empty:
-        return table
+        raise InputDataError(f"{path} is empty. Restore its results. {first}")
     outcomes = outcome_columns(args)
     option = "--objective" if args.objective else "--reward"
     for name in outcomes:
@@ -165,7 +165,10 @@ def _read_result(
             f"its columns {list(frame.columns)} by --id or --results-id, add the "
             "missing columns, or leave them out by --drop."
         )
-    if path.resolve() == args.arms.resolve():
+    is_same_file = path.resolve() == args.arms.resolve()
+    if is_same_file and table.sheet != args.arms_sheet:
+        args.arms /= args.arms_sheet  # which is another table from now on
+    elif is_same_file:
         # An empty result here is a candidate, not a measurement in flight.
         is_measured = frame[outcomes].notna().any(axis="columns")
         is_measured |= frame.index.isin(table.failed)
@@ -273,14 +276,18 @@ def check_output(
     if not path.is_file() or path.stat().st_size == 0:
         return
     remedy = "Move that file away, or name another --output."
-    names, outcomes = [args.id, results_id], outcome_columns(args)
-    marks = {"separator": args.separator, "decimal": args.decimal}
+    names = [args.id, results_id, *results.select_dtypes("str")]
+    outcomes = outcome_columns(args)
+    marks = {name: getattr(args, name) for name in ("separator", "decimal", "encoding")}
     try:
         table = read_table(path, names, outcomes=outcomes, **marks)
         frame = table.frame
         if results_id is not None and results_id not in frame:
             require_column(frame, args.id, path, "--id")
             frame = frame.rename(columns={args.id: results_id})
+        is_batch = any({*names} <= {*frame} for names in (COLUMNS_OF_NEXT, outcomes))
+        if not is_batch:
+            raise InputDataError("it lacks the columns of one.")
     except InputDataError as error:
         raise InputDataError(
             f"--output {path} exists, and is not a batch of suggest: {error} {remedy}"

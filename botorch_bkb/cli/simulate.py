@@ -20,6 +20,7 @@ from botorch_bkb.bandits import FiniteArmBandit
 from botorch_bkb.cli.arguments import build_parser
 from botorch_bkb.cli.campaign import read_campaign
 from botorch_bkb.cli.candidates import read_candidates
+from botorch_bkb.cli.files import require_own
 from botorch_bkb.cli.progress import note, status
 from botorch_bkb.cli.suggest import bandit_options, SuggestLoop
 from botorch_bkb.cli.tables import require_column, reward_column
@@ -34,6 +35,7 @@ BEST_SHARE = 0.01
 
 def run(args: argparse.Namespace) -> None:
     """Run the campaigns and write their outcome."""
+    check_folder(args.output)
     status("Reading the table", args.quiet)
     problem, options, names = load_problem(args)
     most = (args.max_repeats or math.inf) * problem.num_arms
@@ -68,6 +70,13 @@ def run(args: argparse.Namespace) -> None:
         reward_unit=f"standard deviations of {args.reward}",
         recommended=recommended if len(rounds) == 1 else "",
     )
+
+
+def check_folder(folder: Path) -> None:
+    """Raise an error if :func:`report` would replace files that no run wrote."""
+    mark = "^bandit,seed,num_pulls|Matplotlib version"
+    for name in ("rounds.csv", "regret.png"):
+        require_own("--output", folder / name, mark, None)
 
 
 def load_problem(

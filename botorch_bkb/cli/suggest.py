@@ -41,7 +41,7 @@ from botorch_bkb.cli.results import (
     noise_variances,
     reward_label,
 )
-from botorch_bkb.cli.tables import outcome_columns
+from botorch_bkb.cli.tables import outcome_columns, unit_trouble
 from botorch_bkb.models.utils.rows import find_duplicates
 
 
@@ -80,7 +80,7 @@ def _check_options(args: argparse.Namespace) -> None:
     check_reward(args)
     if args.component:
         args.arms = Path(" x ".join(name for name, _ in args.component))
-        of_tables = "kernel", "available", "category", "drop_incomplete", "with_columns"
+        of_tables = "kernel", "available", "drop_incomplete", "with_columns"
         for name in of_tables:
             if getattr(args, name):
                 raise InputDataError(
@@ -115,17 +115,17 @@ def _suggest(
     picks = _choose(bandit, campaign, candidates, args)
     is_told = ~rewards.isnan()
     known = indices[is_told], rewards[is_told], noise[is_told]
-    held_out, problems = _print_fit(bandit, *known, rounds, ids, candidates, args)
+    batch = describe_batch(bandit, picks, ids, campaign.id_column, is_fitted(known[1]))
+    _write_next(args, campaign, picks, batch)
+    held_out, problems = _print_fit(bandit, *known, rounds, campaign, args)
     if isinstance(campaign, Products):
         # Predictions, below, evaluate more of them.
         share, size = bandit.evaluated_share, campaign.num_candidates
         print(f"{share:.2%} of {size:,} combinations were evaluated exactly.")
-    batch = describe_batch(bandit, picks, ids, campaign.id_column, is_fitted(known[1]))
     same = campaign.columns_of(picks[:1].numpy())
     same = same[same.columns.intersection(args.same)]
     batch.attrs["same"] = same.to_dict("records")[0]
     print_summary(bandit, batch, campaign, reward_label(args))
-    _write_next(args, campaign, picks, batch)
     print(f"\nWrote {args.output}")
     if args.predictions is not None:
         write_predictions(args, bandit, campaign, bool(batch["mean"].notna().all()))
@@ -326,7 +326,7 @@ def print_summary(
             f"{in_digits_of(mean.item(), std)} +- "
             f"{in_digits_of(DEVIATIONS_OF_95_PERCENT * std, std)} (95 %)."
         )
-        batch.attrs["stop"] = when_to_stop(bandit, batch, ids, reward_column)
+        batch.attrs["stop"] = when_to_stop(bandit, batch, campaign, reward_column)
         print("When to stop:", *batch.attrs["stop"])
     same = "".join(f", all of {k} {v}" for k, v in batch.attrs["same"].items())
     print(f"\n{num_next:,} to measure next, {len(batch):,} distinct{same}:\n")
@@ -346,18 +346,23 @@ def _print_fit(
     rewards: Tensor,
     noise: Tensor,
     rounds: pd.DataFrame,
-    ids: Any,
-    candidates: Candidates,
+    campaign: Campaign | Products,
     args: argparse.Namespace,
 ) -> tuple[HeldOut | None, list[str]]:
     """Print a description of the fit; return held-out predictions and warnings."""
     held_out = None
-    troubles = [reward_trouble(bandit, rewards, noise, list(ids[indices.numpy()]))]
-    if not (args.log_reward or args.objective):
-        troubles.append(decades_trouble(rewards))
+    names = list(campaign.ids[indices.numpy()])
+    log_reward = None if args.objective else args.log_reward
+    files = campaign.results.groupby(level=0, sort=False)
+    troubles: list[str | None] = [
+        unit_trouble(name, dict(iter(files[name]))) for name in outcome_columns(args)
+    ]
+    if not any(troubles) and log_reward is False:
+        troubles.append(decades_trouble(rewards, args.minimize))
+    troubles.append(reward_trouble(bandit, rewards, noise, names, log_reward))
     if is_fitted(rewards):
         status("Checking the fit", args.quiet)
-        text, held_out = diagnose(bandit, indices, rewards, candidates.sources, noise)
+        text, held_out = diagnose(bandit, indices, rewards, noise)
         print(f"Fit: {text}.")
     if held_out is not None:
         troubles.append(fit_trouble(held_out))
@@ -390,12 +395,13 @@ def _write_next(
         write_table(table, args.output, campaign.form)
         return
     places, form = batch.attrs["arms"], campaign.form
-    columns = list(batch.columns)
+    ids, columns = campaign.table[args.id], list(batch.columns)
+    batch[args.id] = ids.iloc[places].array
     if args.per_measurement:
         places, columns = picks.tolist(), list(campaign.results_columns)
         batch = pd.DataFrame(index=range(len(picks)))
         if campaign.results_id is not None:
-            batch[campaign.results_id] = campaign.ids[places]
+            batch[campaign.results_id] = ids.iloc[places].array
         form = campaign.results_form or form
     elif form is not None and form.encoding != "utf-8":
         # Every program reads this encoding.
@@ -451,9 +457,11 @@ def _check_left(campaign: Campaign, args: argparse.Namespace) -> None:
 def _note_size(picks: Tensor, num_available: int, args: argparse.Namespace) -> None:
     """Report a batch that is smaller than asked for, or larger than all candidates."""
     if len(picks) < args.batch_size:
+        is_once = args.goal != "regret" and len(picks) == num_available
+        once = "Each candidate comes once in a batch (but with --goal regret), which"
         note(
-            f"--max-repeats {args.max_repeats} leaves only {len(picks):,} of "
-            f"{args.batch_size:,} measurements"
+            f"{once if is_once else f'--max-repeats {args.max_repeats}'} leaves only "
+            f"{len(picks):,} of {args.batch_size:,} measurements"
         )
     elif len(picks) > num_available:
         note(

@@ -11,6 +11,7 @@ import datetime
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from itertools import permutations
 from numbers import Number
 from pathlib import Path
 
@@ -24,10 +25,12 @@ from botorch_bkb.cli.progress import note
 
 # Cells that count as empty.
 MISSING = (
-    *("", "#N/A", "#N/A N/A", "#NA", "N/A", "n/a", "NA", "n.a.", "N.A.", "<NA>"),
+    *("", "N/A", "n/a", "NA", "n.a.", "N.A.", "<NA>"),
     *("NaN", "nan", "NAN", "-nan", "-NaN", "NULL", "Null", "null", "None"),
     *("n.d.", "N.D.", "n/d", "N/D", "ND", "-", "--", "\u2013", "\u2014", "?"),
 )
+# A formula that has no value, which counts as empty except in the column of results.
+FORMULA = r"#+|#[^\W\d_]\S*[!?]|#N/?[AD]|#N/A N/A|#NV|(Err|Fehler) ?:\d+|formula =.*"
 # In the column of results these words count as empty too, in upper or lower case.
 FAILED = "failed"
 IN_FLIGHT = (
@@ -37,6 +40,7 @@ IN_FLIGHT = (
 )
 # Numbers whose mark may separate thousands. [0-9]: pandas is slow with \d.
 THOUSANDS = r"[+-]?[1-9][0-9]?[0-9]?[.,][0-9][0-9][0-9] *%?"
+AVAILABLE_WORDS = {"yes": "1", "y": "1", "true": "1", "no": "0", "n": "0", "false": "0"}
 # Larger integers are not exact in double precision.
 MAX_WHOLE = 2**53
 # Larger numbers overflow when they are squared and summed.
@@ -47,7 +51,8 @@ ISO_DATE = (
 )
 WRITE_NUMBERS = (
     "Write bare numbers: no unit, bound, range or date, no mark between thousands, "
-    "and decimals as in the rest of the file"
+    "decimals as in the rest of the file, % after all of a column or none (Excel: "
+    "first choose the format General), and formulas with a value"
 )
 
 
@@ -57,6 +62,8 @@ def read_table(
     *,
     separator: str | None = None,
     decimal: str | None = None,
+    encoding: str | None = None,
+    sheets: list[str] | None = None,
     columns: Collection[str | None] | None = None,
     outcomes: Collection[str] = (),
 ) -> Table:
@@ -71,15 +78,18 @@ def read_table(
         text_columns: Columns that stay text, so that an id ``007`` is kept.
         separator: The separator of a CSV file; found from its header if it lacks it.
         decimal: The decimal mark of numbers in text; found from them if omitted.
+        encoding: That of a CSV file that is not UTF-8 or UTF-16; cp1252 if omitted.
+        sheets: The sheets to read; a file with several takes the first from the list.
         columns: The columns to read of a Parquet file; all if omitted.
         outcomes: The columns of results, in which the words of ``FAILED`` and
             ``IN_FLIGHT`` count as empty.
     """
-    table = read_cells(path, separator, columns)
+    table = read_cells(path, columns, separator, encoding, sheets or [])
     cells = {str(name): cells for name, cells in _named(table.frame, path).items()}
     # Each column's cells are released when they have been read.
     table, notes = replace(table, frame=pd.DataFrame()), [*table.notes]
     kept = {find_column(cells, name) for name in text_columns if name is not None}
+    typed = {name: cells[name].infer_objects() for name in cells if name in kept}
     frame, words, failed = _plain_columns(cells, kept, outcomes)
     if columns is None:  # all of them, so a row without cells is blank
         frame = frame[~frame.isna().all(axis="columns")]
@@ -103,7 +113,18 @@ def read_table(
                 f"column {name!r} of text is read as numbers, such as {text[first]!r} "
                 f"as {numbers[first]:.15g}"
             )
-    return Table(frame, form, tuple(f"{path.name}: {text}" for text in notes), failed)
+    for name in typed if form is not None else ():  # numbers as all programs write them
+        numbers = _numbers(frame[name], ".")
+        if numbers is not None and numbers.astype("str").equals(frame[name]):
+            typed[name] = numbers
+    typed = {  # floats as objects, without the decimal commas of CSV files
+        name: cells.astype("object" if cells.dtype.kind == "f" else cells.dtype)
+        for name, cells in typed.items()
+        if not is_text(cells)
+    }
+    said = tuple(f"{path.name}: {text}" for text in notes)
+    found = replace(table, frame=frame, form=form, notes=said)
+    return replace(found, failed=failed, typed=typed)
 
 
 def read_by_options(
@@ -118,6 +139,8 @@ def read_by_options(
         names - {*outcomes, args.round},
         separator=args.separator,
         decimal=args.decimal,
+        encoding=args.encoding,
+        sheets=args.sheet,
         columns=columns,
         outcomes=outcomes,
     )
@@ -139,13 +162,14 @@ def _named(table: pd.DataFrame, path: Path) -> pd.DataFrame:
             f"{path} has the column {repeated[0]!r} more than once. Rename one of them."
         )
     is_unnamed = table.columns == ""
-    unnamed = table.loc[:, is_unnamed].apply(_plain, keeps_text=True)
+    unnamed = table.loc[:, is_unnamed].apply(_plain, args=(True, False))
     is_filled = unnamed.notna().any(axis="columns")
     if is_filled.any():
         raise InputDataError(
             f"{path} has values in a column without a name, first in "
-            f"{row_name(is_filled)}. Name it in the header, or remove it. A column "
-            "that counts rows is not a feature."
+            f"{row_name(is_filled)}. If the first row looks like a title, remove what "
+            "is above the header. Otherwise name the column, or remove it; fields with "
+            "the separator in them, such as decimal commas, need quotation marks."
         )
     return table.loc[:, ~is_unnamed]
 
@@ -159,7 +183,7 @@ def _plain_columns(
     failed: list[int] = []
     for name in list(cells):
         column = cells.pop(name)
-        plain[name] = _plain(column, name in kept)
+        plain[name] = _plain(column, name in kept, name in outcomes)
         if name in outcomes and is_text(plain[name]):
             folded = plain[name].str.casefold()
             failed.extend(folded.index[folded == FAILED])
@@ -169,7 +193,7 @@ def _plain_columns(
     return pd.DataFrame(plain), words, pd.Index(failed)
 
 
-def _plain(column: pd.Series, keeps_text: bool) -> pd.Series:
+def _plain(column: pd.Series, keeps_text: bool, is_outcome: bool) -> pd.Series:
     """Return a column of any kind as one of numbers or of text, if possible."""
     if isinstance(column.dtype, pd.CategoricalDtype):
         column = column.astype(column.cat.categories.dtype)
@@ -177,10 +201,13 @@ def _plain(column: pd.Series, keeps_text: bool) -> pd.Series:
         column = column.infer_objects()
     if column.dtype == object and not keeps_text:
         present = column.dropna()
-        if present.map(lambda value: isinstance(value, Number)).all():
+        kinds = {*map(type, present)}
+        if all(issubclass(k, Number) for k in kinds) and not {bool} < kinds:
             return column.astype("float64")
         if not present.map(lambda value: isinstance(value, str | datetime.date)).any():
             return column
+    if column.dtype.kind == "m":  # durations
+        return column
     if is_numeric(column) and not keeps_text:
         if not pd.api.types.is_extension_array_dtype(column):
             return column
@@ -188,9 +215,12 @@ def _plain(column: pd.Series, keeps_text: bool) -> pd.Series:
         return pd.Series(numbers, column.index, name=column.name)
     text = column.astype("str").where(column.notna()).str.strip(BLANKS)
     if keeps_text:
-        # One letter, or a letter and its accent: the same id.
-        text = text.str.normalize("NFC")
-    return text.mask(text.isin(MISSING))
+        # One letter, or a letter and its accent: the same id. 35.0 is 35.
+        text = text.str.normalize("NFC").str.removesuffix(" 00:00:00")
+        if pd.api.types.is_float_dtype(column):
+            text = text.str.removesuffix(".0")
+    is_error = text.str.fullmatch(FORMULA, na=False) & (not is_outcome)
+    return text.mask(text.isin(MISSING) | is_error)
 
 
 def _decimal_marks(
@@ -297,6 +327,19 @@ def is_no_number(column: pd.Series) -> pd.Series:
     return wrong
 
 
+def unit_trouble(name: str, parts: Mapping[str, pd.Series]) -> str:
+    """Return which file has a column in about hundredths of another's, if one has."""
+    sizes = {file: (x := to_numbers(part).abs())[x > 0] for file, part in parts.items()}
+    for (file, low), (other, high) in permutations(sizes.items(), 2):
+        ratio = high.median() / low.median()
+        if low.max() <= high.quantile(0.25) and 20 <= ratio <= 500:
+            return (
+                f"the values of column {name!r} in {file} are about a hundredth of "
+                f"those in {other}. Write both as percentages, or both as fractions"
+            )
+    return ""
+
+
 def days(text: pd.Series) -> pd.Series | None:
     """Return dates, perhaps with times, as days since the first; None for others."""
     if text.empty or not text.str.fullmatch(ISO_DATE).all():
@@ -323,7 +366,8 @@ def reward_column(column: pd.Series, *, may_be_empty: bool) -> pd.Series:
         cell = column[wrong].iloc[0]
         shown = "an empty cell" if pd.isna(cell) else repr(str(cell))
         more = f" (more such rows: {wrong.sum() - 1:,})" if wrong.sum() > 1 else ""
-        gaps = "pending: an empty cell; failed: the word failed"
+        gaps = "pending: an empty cell; failed: the word failed; beyond a limit, such "
+        gaps += "as >100: the limit"
         raise InputDataError(
             f"Column {column.name!r} has {shown} in {row_name(wrong)}{more}, which is "
             f"not a finite number up to {MAX_NUMBER:g}. {WRITE_NUMBERS} "
@@ -362,19 +406,26 @@ def require_ids(ids: pd.Series, path: Path, *, may_repeat: bool = False) -> None
         if wrong.any():
             raise InputDataError(
                 f"{path} has {fault.format(ids[wrong].iloc[0])} in {row_name(wrong)}, "
-                f"column {ids.name!r}. Correct it or remove the row: every candidate "
-                "needs its own id (NA, None and the like count as empty)."
+                f"column {ids.name!r} (rows: {wrong.sum():,}). Correct it or remove "
+                "the row: each candidate needs an id, and NA, None and the like are no "
+                "ids. If wells repeat on every plate, join plate and well in all "
+                "tables, such as P1-A1."
             )
 
 
 def row_name(selected: pd.Series) -> str:
-    """Name the first selected row as a reader of the file counts.
+    """Name the first selected row as a spreadsheet counts.
 
     The index is the number of the row, or the name of its file and that number.
     """
     row = selected.index[selected.to_numpy(dtype="bool")][0]
     number, of = (row[1], f" of {row[0]}") if isinstance(row, tuple) else (row, "")
-    return f"row {number + 1}{of} (the first under the header is row 1)"
+    return f"row {number + 1}{of} (the header counts, as in a spreadsheet)"
+
+
+def quoted(name: object) -> str:
+    """Return a name as a command line takes it."""
+    return f"{name}" if re.fullmatch(r"[\w.-]+", f"{name}") else f'"{name}"'
 
 
 def listing(words: list[str], num_shown: int = 20) -> str:

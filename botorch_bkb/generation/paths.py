@@ -197,6 +197,7 @@ class EigenfeatureMap(FeatureMap):
         num_features: int | None = None,
         input_transform: Any = None,
     ) -> None:
+        """Take the arguments that the class describes."""
         super().__init__()
         if points.dim() != 2 or points.shape[0] == 0:
             raise BotorchTensorDimensionError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from copy import deepcopy
 from typing import Any
 
@@ -9,9 +10,9 @@ import torch
 from botorch.cross_validation import efficient_loo_cv
 from botorch.exceptions.errors import (
     BotorchTensorDimensionError,
-    InputDataError,
     UnsupportedError,
 )
+from botorch.exceptions.warnings import InputDataWarning
 from botorch.models import SingleTaskGP
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
@@ -25,16 +26,17 @@ from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import Likelihood
 from gpytorch.means import Mean
 from linear_operator.operators import DiagLinearOperator
-from torch import Tensor
+from torch import nn, Tensor
 from typing_extensions import override
 
 from botorch_bkb.checks import (
     check_choice,
+    check_columns,
     check_generator,
     check_modules,
     check_numbers,
-    check_single_output,
     check_tensors,
+    check_training_data,
 )
 from botorch_bkb.models.utils.draws import as_generator, draw_uniforms
 from botorch_bkb.models.utils.leverage_scores import (
@@ -79,7 +81,9 @@ class SingleTaskDTCGP(SingleTaskGP):
     Training maximizes the DTC marginal likelihood by ``ExactMarginalLogLikelihood`` in
     ``O(n m^2)``. Prediction of ``b x 1 x d`` inputs costs ``O(b m^2)`` time and
     ``O(b m)`` memory. ``condition_on_observations`` and ``fantasize`` append the new
-    inputs to the inducing points. The ``state_dict`` holds hyperparameters only.
+    inputs to the inducing points. The ``state_dict`` holds hyperparameters, and the
+    inducing points with the training inputs they belong to. A model of other training
+    inputs that loads it keeps its own inducing points.
 
     Example:
         >>> model = SingleTaskDTCGP(train_X, train_Y)
@@ -134,8 +138,7 @@ class SingleTaskDTCGP(SingleTaskGP):
         check_modules(Kernel, covar_module=covar_module)
         check_modules(Mean, mean_module=mean_module)
         check_likelihood(likelihood)
-        check_single_output("SingleTaskDTCGP", train_X, train_Y)
-        check_numbers(train_X=train_X, train_Y=train_Y, train_Yvar=train_Yvar)
+        check_training_data("SingleTaskDTCGP", train_X, train_Y, train_Yvar)
         super().__init__(
             train_X=train_X,
             train_Y=train_Y,
@@ -146,18 +149,50 @@ class SingleTaskDTCGP(SingleTaskGP):
             outcome_transform=outcome_transform,
             input_transform=input_transform,
         )
-        # Not persistent: Ax loads a state dict into models of other data.
+        # Not persistent: part of the extra state, whatever the number of points.
         self.register_buffer("_inducing_points", None, persistent=False)
         self._uniforms: dict[tuple[float, ...], float] = {}
         if inducing_points is not None:
             self.set_inducing_points(inducing_points)
+
+    @override
+    def get_extra_state(self) -> Tensor:
+        """Return training inputs, then inducing points; their last column is 1."""
+        X, S, pad = self._raw_train_X, self._inducing_points, nn.functional.pad
+        S = X[..., :0, :] if S is None else S
+        return concatenate(pad(X, (0, 1)), pad(S, (0, 1), value=1.0), -2)
+
+    @override
+    def set_extra_state(self, state: Tensor) -> None:
+        """Take over the inducing points of the same training inputs, else none."""
+        X, is_inducing = self._raw_train_X, state[..., -1] == 1
+        # In single precision, since the other model may be.
+        rows = state[..., :-1][~is_inducing].to(X.device).float()
+        if X.dim() == state.dim() == 2 and torch.equal(rows, X.float()):
+            S = state[is_inducing, :-1]
+            self.set_inducing_points(S if len(S) else None)
+
+    @override
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any
+    ) -> None:
+        key = f"{prefix}_extra_state"
+        if key not in state_dict:  # of version 1.0, or of another class
+            warnings.warn(
+                "The state dict has no inducing points, so this model keeps its own. "
+                "Set those of the saved model by `set_inducing_points`.",
+                InputDataWarning,
+                stacklevel=2,
+            )
+            state_dict = {**state_dict, key: self.get_extra_state()}
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     @property
     def inducing_points(self) -> Tensor:
         """The ``m x d`` inducing points, in the units of ``train_X``."""
         if self._inducing_points is not None:
             return self._inducing_points
-        train_X = self._raw_train_X
+        train_X = self._unbatched(self._raw_train_X)
         return train_X[find_replicates(train_X).first.sort().values]
 
     def set_inducing_points(self, inducing_points: Tensor | None) -> None:
@@ -170,21 +205,20 @@ class SingleTaskDTCGP(SingleTaskGP):
         Raises:
             BotorchTensorDimensionError: If the shape is not ``m x d`` with ``m >= 1``.
             InputDataError: If they are not finite.
+            UnsupportedError: If this is a fantasy model.
         """
         check_tensors(inducing_points=inducing_points)
+        train_X = self._unbatched(self._raw_train_X)
         if inducing_points is not None:
-            shape, d = inducing_points.shape, self._raw_train_X.shape[-1]
+            shape, d = inducing_points.shape, train_X.shape[-1]
             if len(shape) != 2 or shape[0] == 0 or shape[1] != d:
                 raise BotorchTensorDimensionError(
                     f"Expected `inducing_points` of shape m x {d} with at least one "
                     f"row, but got {tuple(shape)}. Pass None to use every unique "
                     "training input."
                 )
-            if not inducing_points.isfinite().all():
-                raise InputDataError(
-                    "Expected finite `inducing_points`, but they hold NaN or infinity."
-                )
-            inducing_points = inducing_points.to(self._raw_train_X)
+            check_numbers(inducing_points=inducing_points)
+            inducing_points = inducing_points.to(train_X)
         self._inducing_points = inducing_points
         self.prediction_strategy = None
 
@@ -201,7 +235,7 @@ class SingleTaskDTCGP(SingleTaskGP):
         [calandriello2019bkb]_. If none is kept, the one of the largest score is.
 
         Args:
-            oversampling: q-bar; 2 in the papers' experiments, for Theorem 1
+            oversampling: q-bar; 2 in the BBKB paper's experiments, for Theorem 1
                 ``acquisition.bkb_oversampling``.
             generator: The source of randomness; None for a new one, never the global.
             resampling: ``"independent"``, fresh numbers, as the theorems assume, or
@@ -213,9 +247,9 @@ class SingleTaskDTCGP(SingleTaskGP):
         """
         check_choice("resampling", resampling, RESAMPLING)
         check_generator(generator)
+        scores = self.leverage_scores()  # n
         train_X = self._raw_train_X
         inverse, first = find_replicates(train_X)
-        scores = self.leverage_scores()  # n
         log_miss = log_exclusion(scores, oversampling)
         kept = -torch.expm1(sum_replicates(log_miss, inverse, len(first)))
         # In single precision, unlike the other draws: a seed draws what it always drew.
@@ -244,12 +278,12 @@ class SingleTaskDTCGP(SingleTaskGP):
 
         Raises:
             UnsupportedError: If the noise differs between pulls (``train_Yvar``), ``X``
-                is given and ``Yvar`` is not.
+                is given and ``Yvar`` is not, or this is a fantasy model.
         """
         check_tensors(X=X, Yvar=None if isinstance(Yvar, int | float) else Yvar)
-        self.eval()
+        x = self._unbatched_inputs()
         if X is None:
-            x, Yvar = self.train_inputs[0], self._train_noise
+            Yvar = self._train_noise
         else:
             x = self.transform_inputs(X)
         if Yvar is None:
@@ -266,7 +300,10 @@ class SingleTaskDTCGP(SingleTaskGP):
         """Return ``log det(I + K / lambda)`` of the pulls, with Nystrom's ``K``."""
         self.eval()
         with torch.no_grad():
-            return self._posterior_factors().log_det.item()
+            log_det = self._posterior_factors().log_det
+        if log_det.dim():
+            self._unbatched_inputs()  # raises
+        return log_det.item()
 
     def loo_posterior(self, observation_noise: bool = True) -> Posterior:
         """Return the posterior of each pull given all others, in ``O(n m^2)``.
@@ -325,7 +362,7 @@ class SingleTaskDTCGP(SingleTaskGP):
     def _train_prior(self, x: Tensor) -> MultivariateNormal:
         """Return the DTC prior over ``n x d`` transformed training inputs."""
         S = self._inducing_inputs()
-        return dtc_prior(self.covar_module, self.mean_module, x, S)
+        return dtc_prior(self.covar_module, self.mean_module, self._unbatched(x), S)
 
     @override
     def __call__(self, *args: Any, **kwargs: Any) -> MultivariateNormal:
@@ -396,6 +433,7 @@ class SingleTaskDTCGP(SingleTaskGP):
             **kwargs: As in BoTorch's models.
         """
         check_tensors(X=X, Y=Y, noise=noise)
+        check_columns("X", X, Y=Y)
         self.eval()
         options = {"noise": noise, "reproject": reproject, **kwargs}
         conditioned: Any = super().condition_on_observations(X, Y, **options)
@@ -468,11 +506,15 @@ class SingleTaskDTCGP(SingleTaskGP):
     def _unbatched_inputs(self) -> Tensor:
         """Return the ``n x d`` transformed training inputs, or raise."""
         self.eval()
-        X = self.train_inputs[0]
+        return self._unbatched(self.train_inputs[0])
+
+    def _unbatched(self, X: Tensor) -> Tensor:
+        """Return ``n x d`` training inputs, or raise."""
         if X.dim() != 2:
             raise UnsupportedError(
                 f"Expected unbatched training data, but got shape {tuple(X.shape)}. "
-                "Fantasy models have a posterior until their data or mode change."
+                "Fantasy models have a posterior until their data or mode change: ask "
+                "the model that they were made from."
             )
         return X
 

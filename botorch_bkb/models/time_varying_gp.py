@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError
+from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
 from botorch.models import SingleTaskGP
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
@@ -19,7 +19,7 @@ from gpytorch.priors import GammaPrior
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.checks import check_modules, check_single_output, check_tensors
+from botorch_bkb.checks import check_modules, check_tensors, check_training_data
 from botorch_bkb.models.kernels import TemporalDecayKernel
 from botorch_bkb.models.utils.likelihoods import check_likelihood
 from botorch_bkb.models.utils.nystrom import lazy_covariance
@@ -34,8 +34,7 @@ class TimeVaryingGP(SingleTaskGP):
     them, are learned by the marginal likelihood, equation (24), as in any BoTorch
     model. At a decision, time is fixed: ``fixed_features={d: time}`` in
     ``optimize_acqf``, or
-    :class:`~botorch_bkb.acquisition.TimeVaryingUpperConfidenceBound`. An input
-    transform sees the time column too, and changes the unit of the forgetting rate.
+    :class:`~botorch_bkb.acquisition.TimeVaryingUpperConfidenceBound`.
 
     Args:
         train_X: An ``n x (d + 1)`` tensor, time last.
@@ -48,12 +47,14 @@ class TimeVaryingGP(SingleTaskGP):
             :class:`TemporalDecayKernel` with an exponential prior of mean 0.1.
         mean_module: As in ``SingleTaskGP``.
         outcome_transform: As in ``SingleTaskGP``.
-        input_transform: As in ``SingleTaskGP``.
+        input_transform: As in ``SingleTaskGP``. A forgetting rate is per unit of time:
+            beside a :class:`TemporalDecayKernel`, of the columns of space alone.
 
     Raises:
         BotorchTensorDimensionError: If ``train_X`` has no column beside time.
         UnsupportedError: If the training data are batched or have more than one output,
-            a kernel or mean is a batch, or the likelihood is not a Gaussian one.
+            a kernel or mean is a batch, the likelihood is not a Gaussian one, or
+            ``input_transform`` changes time.
         InputDataError: If an argument is no tensor of floats, kernel or mean.
 
     Example:
@@ -74,12 +75,13 @@ class TimeVaryingGP(SingleTaskGP):
         outcome_transform: OutcomeTransform | _DefaultType | None = DEFAULT,
         input_transform: InputTransform | None = None,
     ) -> None:
+        """Take the arguments that the class describes."""
         check_tensors(train_X=train_X, train_Y=train_Y, train_Yvar=train_Yvar)
         kernels = {"covar_module": covar_module, "temporal_kernel": temporal_kernel}
         check_modules(Kernel, **kernels)
         check_modules(Mean, mean_module=mean_module)
         check_likelihood(likelihood)
-        check_single_output("TimeVaryingGP", train_X, train_Y)
+        check_training_data("TimeVaryingGP", train_X, train_Y, train_Yvar)
         d = train_X.shape[-1] - 1
         if d < 1:
             raise BotorchTensorDimensionError(
@@ -90,6 +92,10 @@ class TimeVaryingGP(SingleTaskGP):
             covar_module = get_covar_module_with_dim_scaled_prior(d)
         if temporal_kernel is None:
             temporal_kernel = default_temporal_kernel()
+        if input_transform is not None and any(
+            isinstance(part, TemporalDecayKernel) for part in temporal_kernel.modules()
+        ):
+            check_keeps_time(input_transform, train_X)
         super().__init__(
             train_X,
             train_Y,
@@ -126,6 +132,21 @@ class TimeVaryingGP(SingleTaskGP):
     def forgetting_rate(self) -> float:
         """``eps``, per unit of time, where time has the default kernel."""
         return self.temporal_kernel.forgetting_rate.item()
+
+
+def check_keeps_time(input_transform: InputTransform, X: Tensor) -> None:
+    """Raise unless a transform of ``n x (d + 1)`` inputs leaves the time as it is."""
+    transform, d = deepcopy(input_transform).train(), X.shape[-1] - 1
+    later = X + 0.3 * (torch.arange(d + 1).to(X) == d)  # of no integer times
+    for x in (X, later):  # learned from the first
+        if not torch.equal(transform(x)[..., d : d + 1].unique(), x[:, d].unique()):
+            raise UnsupportedError(
+                "Expected `input_transform` to leave the last column, time, as it is, "
+                f"but {type(input_transform).__name__} changes it, and the unit of the "
+                "forgetting rate. Name the columns of space in each transform, such as "
+                f"`Normalize({d + 1}, indices={list(range(d))})`."
+            )
+        transform.eval()
 
 
 def default_temporal_kernel() -> TemporalDecayKernel:

@@ -120,7 +120,7 @@ class _ThresholdRule(BatchRule):
         if not 1 <= self.ratio_threshold < math.inf:
             raise InputDataError(
                 "Expected `ratio_threshold` to be a finite number of at least 1, but "
-                f"got {self.ratio_threshold}. The papers' experiments use 2."
+                f"got {self.ratio_threshold}. The authors' code uses 2."
             )
 
 

@@ -44,8 +44,8 @@ class ArmPosterior(SparsePosterior):
     a batch may copy some of them. Else they are recomputed chunk by chunk where they
     are needed, with the same answers, and every update is a full rebuild. Beside them
     are a few ``A``-dim vectors, three chunks (at most 16 MiB each on a processor) and
-    ``O(m^2 + P d)`` numbers for ``P`` pulled arms. Nothing is ever ``A x`` (number of
-    pulls).
+    ``O(m^2 + P d)`` numbers for ``P`` pulled arms. Numbers per arm and pull without
+    reward are kept in the other half, and computed again chunk by chunk beyond it.
 
     Args:
         arms: An ``A x d`` tensor.

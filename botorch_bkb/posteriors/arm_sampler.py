@@ -25,7 +25,11 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
 from torch import Tensor
 
 from botorch_bkb.checks import check_choice, check_number, check_size
@@ -77,6 +81,7 @@ class ArmSampler:
 
     Raises:
         InputDataError: If ``covariance`` is something else, or ``scale`` is negative.
+        UnsupportedError: If it is not ``"full"`` over a product space.
 
     Example:
         >>> sampler = ArmSampler(posterior)
@@ -91,6 +96,11 @@ class ArmSampler:
         scale: float = 1.0,
     ) -> None:
         check_draw_covariance(covariance)
+        if covariance != "full" and not posterior.draws_all:
+            raise UnsupportedError(
+                "Expected `covariance` to be 'full' over a product space, whose draws "
+                f"are over promising products only, but got {covariance!r}."
+            )
         self.posterior = posterior
         self.covariance = covariance
         self.scale = check_number("scale", scale, least=0.0)

@@ -402,19 +402,6 @@ class ArmShard:
             found.append(gain.masked_fill_(~is_open[rows], -math.inf).amax())
         return torch.stack(found).max().item()
 
-    def dot(self, vector: Tensor) -> Tensor:
-        """Return the features' inner products with an ``M``-dim projected vector."""
-        result = vector.new_empty(self.num_arms)
-        num_bytes = PASS_CHUNK_BYTES if self._basis is None else None
-        for rows in self.chunks(max(self._size, 1), num_bytes):
-            torch.mv(self._coordinates(rows).mT, vector, out=result[rows])
-        return result
-
-    def prior_rows(self, points: Tensor) -> Tensor:
-        """Return the prior covariances of some points with all arms."""
-        chunks = self.chunks(max(points.shape))
-        return torch.cat([self._covariance(points, rows) for rows in chunks], dim=-1)
-
     def drawn(self, draws: Draws) -> Tensor:
         """Return values of all arms, ``num_draws x A``."""
         return torch.cat([chunk for _, chunk in self._drawn_chunks(draws)], dim=-1)

@@ -10,6 +10,7 @@ from copy import copy
 from typing import Any, Self
 
 import torch
+from botorch.exceptions.errors import UnsupportedError
 from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
@@ -147,6 +148,7 @@ class SparsePosterior(Posterior):
             lambda, ``2 x P``.
         feature_bytes: The size of all arms' features, kept or not.
         pulls: What conditions it beside the rewards; None for nothing.
+        draws_all: Whether draws can be of all arms at once.
     """
 
     arms: Tensor
@@ -157,6 +159,7 @@ class SparsePosterior(Posterior):
     pulls: Pulls | None = None
     # How many rows of pulls without reward are kept for all arms.
     room = 0
+    draws_all = True
 
     @abstractmethod
     def update(
@@ -179,15 +182,14 @@ class SparsePosterior(Posterior):
             InputDataError: If the kernel is not positive semi-definite on the arms.
         """
 
-    @abstractmethod
     def drawn(self, draws: Draws) -> Tensor:
         """Return the values of all arms, ``num_draws x A``."""
+        raise self._too_many()
 
-    @abstractmethod
     def best_of_draws(self, draws: Draws, competes: Any) -> Tensor:
         """Return each draw's arm of the largest value, the lowest index among ties."""
+        raise self._too_many()
 
-    @abstractmethod
     def expected_above(
         self, levels: Tensor, competes: Any, without: Tensor
     ) -> tuple[int, Tensor]:
@@ -198,6 +200,17 @@ class SparsePosterior(Posterior):
             competes: An ``A``-dim boolean tensor; all if None.
             without: Arms that do not count.
         """
+        raise self._too_many()
+
+    @override
+    def largest_gain(self, top: Ranked, competes: Any, without: Tensor) -> float:
+        raise self._too_many()
+
+    def _too_many(self) -> UnsupportedError:
+        return UnsupportedError(
+            f"Expected a question about some of {self.num_arms:,} arms, but got one of "
+            'each of them. Use draws over promising arms, `covariance="full"`.'
+        )
 
     @abstractmethod
     def features(self, indices: Tensor) -> Tensor:

@@ -20,10 +20,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from typing import Any, cast, Self
+from typing import cast, Self
 
 import torch
-from botorch.exceptions.errors import UnsupportedError
 from gpytorch.kernels import Kernel
 from torch import Tensor
 from tqdm import tqdm
@@ -34,7 +33,7 @@ from botorch_bkb.arms.product_table import ProductMask
 from botorch_bkb.models.kernels.product import ComponentKernel
 from botorch_bkb.models.utils.nystrom import dense_covariance, independent_points
 from botorch_bkb.models.utils.rows import positions_in
-from botorch_bkb.posteriors.arm_shard import Draws, Ranked
+from botorch_bkb.posteriors.arm_shard import Ranked
 from botorch_bkb.posteriors.basis import Basis, sums_of
 from botorch_bkb.posteriors.posterior import SparsePosterior
 from botorch_bkb.posteriors.product_search import (
@@ -88,6 +87,8 @@ class ProductPosterior(SparsePosterior):
         found: The largest bounds of the last pass; None if there was none yet.
         earlier: Those of a pass given fewer pulls without reward: bounds only fall.
     """
+
+    draws_all = False
 
     def __init__(
         self, arms: ProductArms, covar_module: Kernel, noise_variance: float
@@ -288,24 +289,6 @@ class ProductPosterior(SparsePosterior):
     # The largest of all products
 
     @override
-    def largest_gain(self, top: Ranked, competes: Any, without: Tensor) -> float:
-        raise _over_all_products("knowledge gradients")
-
-    @override
-    def drawn(self, draws: Draws) -> Tensor:
-        raise _over_all_products("draws")
-
-    @override
-    def best_of_draws(self, draws: Draws, competes: Any) -> Tensor:
-        raise _over_all_products("draws")
-
-    @override
-    def expected_above(
-        self, levels: Tensor, competes: Any, without: Tensor
-    ) -> tuple[int, Tensor]:
-        raise _over_all_products("probabilities")
-
-    @override
     def largest_bounds(
         self, scale: float, size: int, competes: ProductMask | None = None
     ) -> Ranked:
@@ -471,10 +454,3 @@ class ProductPosterior(SparsePosterior):
         """Return how much too large rounding may make the squares of some rows."""
         start, stop = (min(row, len(self._slack) - 1) for row in stage)
         return self._slack[stop] - self._slack[start]
-
-
-def _over_all_products(what: str) -> UnsupportedError:
-    return UnsupportedError(
-        f"Expected some products, but this asks for {what} of all products of a space. "
-        'Use `covariance="full"` for draws, or arms that are no product space.'
-    )

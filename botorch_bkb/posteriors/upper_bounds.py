@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from botorch_bkb.arms import PullCounts, PullLimits
 from botorch_bkb.arms.table import UNLIMITED
+from botorch_bkb.models.utils.rows import Duplicates, first_equal, later_duplicates
 from botorch_bkb.posteriors.arm_shard import expected_rise
 from botorch_bkb.posteriors.posterior import Posterior
 
@@ -243,12 +244,14 @@ def best_arm_limits(
     used: PullCounts,
     pending: Tensor,
     size: int,
+    duplicates: Duplicates,
 ) -> PullLimits:
     """Return the pull limits of a batch of distinct arms, for the goal "best_arm".
 
     A batch may pull new arms, and pulled arms whose knowledge gradient exceeds that of
     every new arm. If these are fewer than ``size``, the pulled arms of the largest
-    knowledge gradients are added. Every arm allows one pull at most.
+    knowledge gradients are added. Every arm allows one pull at most. Arms with equal
+    rows are one arm: each is pulled if one of them is, and one competes for the best.
 
     Args:
         posterior: The posterior given the observations.
@@ -256,20 +259,28 @@ def best_arm_limits(
         used: The pulls so far, told and pending.
         pending: The arms of pending pulls, repeats included.
         size: The size of the batch.
+        duplicates: The arms with equal rows.
     """
-    is_open = limits.left > 0
-    is_known = ~is_open if limits.offered is None else limits.offered & ~is_open
+    is_open, competes = limits.left > 0, limits.offered
+    is_known = ~is_open if competes is None else competes & ~is_open
     is_known[used.arms] = True
+    if len(duplicates.rows):
+        pulled = torch.isin(duplicates.first, first_equal(duplicates, used.arms))
+        is_known[duplicates.rows[pulled]] = True
+        competes = torch.ones_like(is_open) if competes is None else competes.clone()
+        competes[later_duplicates(duplicates, competes[duplicates.rows])] = False
     # The others are new, and alike but for their gain.
     arms = is_known.nonzero().squeeze(-1)
     allowed = is_open[arms]
-    top = posterior.largest_bounds(0.0, 2, limits.offered)
-    most = posterior.largest_gain(top, limits.offered, arms)
+    top = posterior.largest_bounds(0.0, 2, competes)
+    most = posterior.largest_gain(top, competes, arms)
     noise, variance = posterior.noise_variance, posterior.variances(arms)
     # Rewards of pending pulls are not known, but the variance that they leave is.
-    out = torch.bincount(torch.searchsorted(arms, pending), minlength=len(arms))
+    rows, place = first_equal(duplicates, arms).unique(return_inverse=True)
+    out = torch.searchsorted(rows, first_equal(duplicates, pending))
+    out = torch.bincount(out, minlength=len(rows))[place]
     variance = variance / (1 + out * variance / noise)
-    is_best = arms == top.arms[0]
+    is_best = rows[place] == first_equal(duplicates, top.arms[:1])
     gain = expected_rise(posterior.means(arms), variance, noise, top, is_best)
     num_new = limits.num_open - int(allowed.sum())
     chosen = allowed & (gain > (most if num_new else -math.inf))

@@ -9,6 +9,7 @@ from botorch.acquisition.input_constructors import get_acqf_input_constructor
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
 from botorch.exceptions.errors import (
     BotorchTensorDimensionError,
+    InputDataError,
     UnsupportedError,
 )
 from botorch.models import SingleTaskGP
@@ -24,6 +25,7 @@ from botorch_bkb.acquisition import (
     PracticalBKBWidth,
     ScheduledUpperConfidenceBound,
 )
+from botorch_bkb.models import SingleTaskDTCGP
 from tests.acquisition import (
     exact_moments,
     fixed_gp,
@@ -66,6 +68,57 @@ def test_mean_is_frozen_and_variance_falls_with_repeated_pending_points():
     np.testing.assert_allclose(scores(acqf), expected, atol=1e-6)
     merged = hallucinated_scores(X, Y, PENDING.unique(dim=0), 1.5)
     assert np.abs(merged - expected).max() > 1e-3
+
+
+def sparse_gp(X, Y, inducing_points):
+    exact = fixed_gp(X, Y)
+    return SingleTaskDTCGP(
+        X,
+        Y,
+        inducing_points=inducing_points,
+        likelihood=exact.likelihood,
+        covar_module=exact.covar_module,
+        mean_module=exact.mean_module,
+        outcome_transform=None,
+    )
+
+
+def test_pending_points_only_lower_the_variances_of_a_sparse_model():
+    """By Bayes' rule on its posterior, residual included; its means stay."""
+    X, Y = standardized_data(30)
+    model = sparse_gp(X, Y, X[:3])
+    plain = ScheduledUpperConfidenceBound(model, 1.5)
+    acqf = BatchUpperConfidenceBound(model, 1.5)
+    before, S = scores(plain), X[:3].numpy()
+    for pending in (PENDING[:1], PENDING, torch.cat([PENDING, X])):
+        acqf.set_X_pending(pending)
+        after = scores(acqf)
+        assert (after < before + 1e-9).all()
+        before = after
+    joint = model.posterior(torch.cat([TEST_X, PENDING])).covariance_matrix
+    C = joint.detach().numpy()
+    gain = C[:9, 9:] @ np.linalg.inv(C[9:, 9:] + NOISE * np.eye(5))
+    variance = np.diag(C)[:9] - (gain * C[:9, 9:]).sum(1)
+    k = rbf_gram(S, TEST_X.numpy())
+    residual = 1 - (k * np.linalg.solve(rbf_gram(S, S), k)).sum(0)
+    assert (residual > 0.05).any()  # there is some
+    acqf.set_X_pending(PENDING)
+    mean = model.posterior(TEST_X).mean.detach().numpy()[:, 0]
+    np.testing.assert_allclose(scores(acqf), mean + 1.5 * np.sqrt(variance), atol=1e-6)
+
+
+def test_the_ratio_threshold_is_that_of_bbkb():
+    X, Y = standardized_data(10)
+    log_det = np.linalg.slogdet(np.eye(10) + rbf_gram(X.numpy(), X.numpy()) / NOISE)[1]
+    model, inputs = fixed_gp(X, Y), {"ratio_threshold": 2.0}
+    construct = get_acqf_input_constructor(BatchUpperConfidenceBound)
+    width = math.sqrt(NOISE) * (1 + math.sqrt(2 * log_det + math.log(20)))
+    for options in (inputs, construct(**arguments_of_ax(), **inputs)):
+        options = {"model": model, "confidence": PracticalBBKBWidth(), **options}
+        acqf = BatchUpperConfidenceBound(**options)
+        assert acqf.confidence_width == pytest.approx(width, rel=1e-6)
+    with pytest.raises(InputDataError, match="`ratio_threshold` to be a number from 1"):
+        BatchUpperConfidenceBound(model, 1.0, ratio_threshold=0.5)
 
 
 @pytest.mark.parametrize("nothing", [None, PENDING[:0]])

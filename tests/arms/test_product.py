@@ -169,9 +169,17 @@ def test_a_kernel_across_components_is_refused(columns):
         ({"a": [1, 2]}, [{"b": 0}], InputDataError, r"name components.*\['a'\]"),
         ({"a": [1, 2]}, [{"a": 2}], InputDataError, "list 'a', 0 to 1, but got 2"),
         ({"a": ["x", "y"]}, [{"a": "x"}], InputDataError, "positions in the list 'a'"),
+        ({"a": [1, 2]}, [{}], InputDataError, r"one is \{\}. Leave empty ones out"),
+        ({"a": [1, 2]}, {"a": 1}, InputDataError, "put a single one into a list"),
+        ({"a": [1, 2]}, None, InputDataError, "one is None"),
         ({"a": np.array([[300], [2]])}, (), InputDataError, "'a', from 0 to 255"),
     ],
 )
 def test_what_is_no_product_space_is_refused(components, forbidden, error, message):
     with pytest.raises(error, match=message):
         ProductArms(components, forbidden=forbidden)
+
+
+def test_forbidden_combinations_may_come_from_a_generator():
+    arms = ProductArms({"a": ["x", "y"]}, forbidden=({"a": n} for n in range(1)))
+    assert arms.is_allowed(torch.arange(2)).tolist() == [False, True]

@@ -1,5 +1,6 @@
 """Arms that come and go: as if all had been there from the start, and masked."""
 
+import pandas as pd
 import pytest
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
@@ -25,6 +26,7 @@ from tests.bandits import (
     make_bandit,
     play,
     random_arms,
+    rbf,
     SPARSE_BANDITS,
     true_rewards,
     unchanged,
@@ -222,6 +224,91 @@ def test_a_state_goes_to_its_own_arms_only(tmp_path):
     single.save(tmp_path / "single")
     bandit.load(tmp_path / "single")
     assert bandit.predict()[0].dtype == torch.float64
+    # In another dtype, too, other arms or another order are refused.
+    for saved, dtype in (("state", torch.float32), ("single", torch.float64)):
+        for arms in others.values():
+            other = make_bandit(BBKB, arms.to(dtype))
+            with unchanged(other), pytest.raises(InputDataError, match="to wrong arms"):
+                other.load(tmp_path / saved)
+
+
+def test_a_state_of_version_1_0_fits_the_dtype_that_its_error_names():
+    """It has no sums in single precision."""
+    bandit = make_bandit(BBKB)
+    play(bandit, 3)
+    state = bandit.state_dict()
+    table = state["table"]
+    del table["columns"]
+    table["checksum"] = table["checksum"][:2]
+    make_bandit(BBKB).load_state_dict(state)
+    single = make_bandit(BBKB, bandit.arms.float())
+    with (
+        unchanged(single),
+        pytest.raises(InputDataError, match=r"of dtype .*float64"),
+    ):
+        single.load_state_dict(state)
+
+
+# Frames -------------------------------------------------------------------------------
+
+
+FRAME = pd.DataFrame(
+    random_arms(90).reshape(60, 3).numpy(), columns=["temperature", 7, "time"]
+)
+
+
+def framed(arms=FRAME, bandit_class=GPBandit):
+    kernel = rbf().double() if bandit_class is BBKB else None
+    generator = torch.Generator().manual_seed(0)
+    bandit = bandit_class(arms[:20], kernel, 0.1, generator=generator)
+    bandit.add_observations(range(6), [0.3, 0.5, 0.1, 0.9, 0.2, 0.4])
+    return bandit
+
+
+@pytest.mark.parametrize("bandit_class", [GPBandit, BBKB])
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_columns_of_frames_are_matched_by_name(bandit_class, is_loaded, tmp_path):
+    bandit = framed(bandit_class=bandit_class)
+    if is_loaded:  # also into a bandit whose arms have no names
+        bandit.save(tmp_path / "state")
+        bandit = framed(torch.tensor(FRAME.to_numpy()), bandit_class)
+        bandit.load(tmp_path / "state")
+    other = framed(torch.tensor(FRAME.to_numpy()), bandit_class)
+    moved = FRAME[["time", "temperature", 7]].rename(columns={7: "7"})
+    assert bandit.add_arms(moved[3:25]).tolist() == list(range(3, 25))
+    other.add_arms(torch.tensor(FRAME.to_numpy()[3:25]))
+    asked = bandit.ask(3, arms=moved[30:]), other.ask(3, arms=FRAME[30:])
+    assert torch.equal(*asked)
+    assert torch.equal(bandit.arms, other.arms)
+    assert torch.equal(bandit.arms[20:25], torch.tensor(FRAME.to_numpy()[20:25]))
+    if bandit_class is GPBandit:
+        rows = bandit.predict(rows=moved), bandit.predict(rows=FRAME.to_numpy())
+        assert torch.equal(rows[0][0], rows[1][0])
+
+
+def test_frames_of_other_columns_are_refused(tmp_path):
+    bandit = framed()
+    twice = pd.concat([FRAME, FRAME[["time"]]], axis=1)
+    for frame, match in (
+        (FRAME[["time", 7]], r"\['temperature'\] are missing, and \[\] are not"),
+        (FRAME.assign(id="A"), r"\[\] are missing, and \['id'\] are not"),
+        (FRAME.rename(columns={7: "x"}), r"\['7'\] are missing, and \['x'\] are not"),
+        (twice, r"distinct names of columns, but got \['time'\]"),
+    ):
+        for call in (
+            lambda frame=frame: bandit.predict(rows=frame),
+            lambda frame=frame: bandit.add_arms(frame),
+            lambda frame=frame: bandit.ask(arms=frame),
+        ):
+            with unchanged(bandit), pytest.raises(InputDataError, match=match):
+                call()
+    with pytest.raises(InputDataError, match=r"`to_numpy\(\)`, whose columns go by"):
+        GPBandit(twice)
+    assert GPBandit(twice.to_numpy()).arms.shape == (60, 4)
+    bandit.save(tmp_path / "state")
+    renamed = framed(FRAME.rename(columns={"time": 7, 7: "time"}))
+    with unchanged(renamed), pytest.raises(InputDataError, match=r"columns .*'7', 'ti"):
+        renamed.load(tmp_path / "state")
 
 
 # Rows ---------------------------------------------------------------------------------

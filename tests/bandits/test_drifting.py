@@ -6,10 +6,13 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from botorch.exceptions.errors import InputDataError
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.models.kernels.categorical import CategoricalKernel
+from gpytorch.kernels import RBFKernel
 
 from botorch_bkb import GPBandit, GPUCB, RGPUCB, TVGPUCB
 from botorch_bkb.acquisition import ConstantWidth, LogWidth
+from botorch_bkb.arms import ProductArms
 from botorch_bkb.bandits import matern_block_size, rbf_block_size
 from botorch_bkb.bandits.observations import Observations
 from botorch_bkb.optim import FixedSize, SumRule
@@ -203,6 +206,35 @@ def test_every_block_is_a_gp_ucb_of_its_own():
         # The next decision is in a new block.
         assert bandit.predict()[0].abs().max() == 0
     assert bandit.num_pulls == 24
+
+
+def test_the_first_arm_of_every_block_is_drawn_uniformly():
+    seen = []
+    for seed in range(6):
+        bandit = make_bandit(RGPUCB, block_size=2, seed=seed)
+        seen += [batch[0] for batch in play(bandit, 40)[2::2]]
+        bandit.ask(time=100.0)  # its result does not come in time
+        seen.append(bandit.ask(time=200.0).item())
+    counts = torch.tensor(seen).bincount(minlength=30)
+    assert len(seen) == 6 * 20
+    assert counts[0] <= 12
+    assert (counts > 0).sum() >= 26  # 29.5 are expected
+
+
+def test_a_filter_takes_no_product_space_and_the_remedies_do():
+    arms = ProductArms({"a": ["x", "y", "z"], "b": [0.0, 0.5, 1.0]})
+    kernel = CategoricalKernel(active_dims=(0,)) * RBFKernel(active_dims=(1,))
+    for make in (
+        lambda: TVGPUCB(arms, kernel.double(), 0.1, forgetting_rate=0.1),
+        lambda: GPBandit(arms, forgetting_rate="learn"),
+    ):
+        with pytest.raises(UnsupportedError, match=r"Use `RGPUCB`.* or leave out"):
+            make()
+    for bandit in (RGPUCB(arms, kernel, 0.1, block_size=3), GPBandit(arms)):
+        for _ in range(5):
+            picks = bandit.ask()
+            bandit.tell(picks, picks.double())
+        assert bandit.num_pulls == 5
 
 
 def test_blocks_are_of_time_not_of_pulls():

@@ -124,15 +124,46 @@ def test_asks_with_nothing_told_between_go_on_to_other_arms():
 
 
 @each_policy
-def test_every_arm_comes_once_before_any_comes_twice(policy):
+@pytest.mark.parametrize("left", [1, 5, 30])
+def test_a_batch_has_no_arm_twice_and_fewer_arms_only_if_fewer_are_left(policy, left):
     bandit = make_bandit(GPBandit, policy=policy)
     told = torch.arange(12)
     bandit.add_observations(told, true_rewards(bandit.arms)[told])
-    indices = bandit.ask(75)
-    assert len(indices) == 75
-    for start in range(0, 75, 30):
-        some = indices[start : start + 30].tolist()
-        assert len(set(some)) == len(some)
+    available = torch.arange(30) >= 30 - left
+    indices = bandit.ask(75, available=available)
+    assert indices.sort().values.tolist() == list(range(30 - left, 30))
+    # Every arm of them may come again in the next batch.
+    assert len(bandit.ask(left, available=available).unique()) == left
+
+
+@each_policy
+def test_copies_of_candidates_fill_a_batch_only_where_others_do_not(policy):
+    """Each of ten rows is there three times."""
+    bandit = make_bandit(GPBandit, random_arms(10).repeat(3, 1), policy=policy)
+    bandit.add_observations([4, 15], [0.1, 0.3])
+    assert bandit.ask(10).sort().values.tolist() == list(range(10))
+    assert len(bandit.ask(14).unique()) == 14
+    assert bandit.ask(40).sort().values.tolist() == list(range(30))
+
+
+@pytest.mark.parametrize("copies", [[3], [20], [3, 3, 7], [0, 5, 9, 17]])
+@pytest.mark.parametrize("observed", ["first", "last", "both"])
+def test_a_candidate_that_is_there_twice_is_one_candidate(copies, observed):
+    """Whichever of equal rows were measured, picks are those without the copies."""
+    arms = random_arms(21)
+    told = torch.tensor([3, 7, 0, 5, 12])
+    rewards = torch.tensor([2.0, 1.9, 0.1, -0.4, 0.2])
+    single = make_bandit(GPBandit, arms, lengthscale=0.15)
+    twice = make_bandit(GPBandit, torch.cat([arms, arms[copies]]), lengthscale=0.15)
+    last = [21 + copies.index(arm) if arm in copies else arm for arm in told.tolist()]
+    single.add_observations(told, rewards)
+    twice.add_observations(told if observed == "first" else last, rewards)
+    if observed == "both":
+        for bandit, arm in ((single, 3), (twice, last[0])):
+            bandit.add_observations([3, arm], [2.1, 1.8])
+            bandit.add_pending([arm])
+    for size in (3, 3, 1, 6):
+        assert twice.ask(size).tolist() == single.ask(size).tolist()
 
 
 def test_an_arm_is_measured_again_where_that_tells_more():
@@ -227,7 +258,7 @@ def test_only_arms_that_may_be_pulled_are_new():
     ("options", "size"),
     [
         ({"goal": "regret"}, 17),
-        ({"goal": "best_arm"}, 40),
+        ({"goal": "best_arm"}, 30),
         ({"forgetting_rate": 0.05}, 17),
     ],
     ids=["regret", "best arm", "drift"],

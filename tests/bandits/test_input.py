@@ -1,6 +1,8 @@
 """Whatever is passed: an answer, or an error that says so and changes nothing."""
 
 import math
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,11 +13,22 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
+from gpytorch.kernels import MultitaskKernel, RBFKernel, ScaleKernel
 
 from botorch_bkb import BBKB, BoxBandit, GPBandit, GPUCB, RGPUCB, TVGPUCB
 from botorch_bkb.acquisition.confidence import BBKBWidth, NormDoubling
 from botorch_bkb.acquisition.schedules import ConstantWidth
-from tests.bandits import assert_same, LEARNED, make_bandit, NOISE, play, rbf, unchanged
+from botorch_bkb.bandits import UniformPolicy
+from tests.bandits import (
+    ALL_BANDITS,
+    assert_same,
+    LEARNED,
+    make_bandit,
+    NOISE,
+    play,
+    rbf,
+    unchanged,
+)
 
 
 ARMS = torch.rand(6, 2, generator=torch.Generator().manual_seed(0)).double()
@@ -131,6 +144,39 @@ def test_numbers_of_numpy_are_numbers():
     assert len(GPBandit(ARMS, max_repeats=size).ask(size)) == 3
 
 
+Array = np.ndarray[Any, Any]
+
+
+@pytest.mark.parametrize("make", [GPBandit, partial(BBKB, covar_module=rbf())])
+def test_arrays_and_tables_are_what_tensors_are(make: type[GPBandit]) -> None:
+    """Annotated, so that mypy checks these calls too."""
+    array = ARMS.numpy()
+    table, more = pd.DataFrame(array), array[:2] + 1.0
+
+    def choices(arms: Array | pd.DataFrame | torch.Tensor) -> list[list[int]]:
+        generator = torch.Generator().manual_seed(0)
+        bandit = make(arms, noise_variance=0.1, generator=generator)
+        available: Array = np.arange(6) < 4
+        asked = bandit.ask(available=available).numpy()
+        bandit.tell(asked, np.full(len(asked), 0.5), np.array([0]))
+        bandit.add_observations(table.index, table[0])
+        bandit.add_pending(np.array([2, 2]))
+        bandit.fail(np.array([2]), pull_ids=np.array([2]))
+        bandit.withdraw(np.array([5]))
+        assert bandit.add_arms(pd.DataFrame(more)).tolist() == [6, 7]
+        bandit.retire_arms(np.array([6]))
+        assert len(bandit.predict(np.array([0, 1]))[0]) == 2
+        assert len(bandit.confidence_bound(pd.Series([0, 1]))) == 2
+        return [bandit.ask().tolist(), bandit.ask(arms=array[3:]).tolist()]
+
+    expected = choices(ARMS)
+    assert choices(array) == expected
+    assert choices(table) == expected
+    box = BoxBandit(torch.tensor([[0.0], [1.0]]).double(), rbf(), 0.1)
+    box.add_observations([[0.5]], np.array([1.0]))
+    assert len(box.predict(np.array([[0.5], [0.7]]))[0]) == 2
+
+
 @pytest.mark.filterwarnings("ignore:Casting complex values to real")
 @pytest.mark.parametrize("name", JUNK)
 def test_junk_is_no_point_and_no_state_of_a_box(name):
@@ -234,3 +280,75 @@ def test_columns_of_a_table_come_in_their_order():
     assert observations["told_rewards"][-6:] == [0.3, 0.5, 0.4, 0.5, 0.4, 0.3]
     available = pd.Series([True] + 29 * [False]).sort_values()
     assert bandit.ask(available=available).unique().tolist() == [29]
+
+
+def box_bandit(covar_module=None, **options):
+    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double()
+    return BoxBandit(bounds, covar_module or rbf(), NOISE, **options)
+
+
+EVERY_BANDIT = {
+    **{each.__name__: partial(make_bandit, each) for each in ALL_BANDITS},
+    "BoxBandit": box_bandit,
+}
+each_bandit = pytest.mark.parametrize("make", EVERY_BANDIT.values(), ids=EVERY_BANDIT)
+
+
+@each_bandit
+def test_a_direction_is_true_or_false(make):
+    for junk in ("no", "False", 0, None):
+        with pytest.raises(InputDataError, match="`maximize` to be True or False, but"):
+            make(maximize=junk)
+    assert make(maximize=np.bool_(False)).state_dict()["maximize"] is False
+
+
+@each_bandit
+def test_a_state_that_lacks_something_is_refused(make):
+    bandit = make()
+    state = bandit.state_dict()
+    missing = [{k: v for k, v in state.items() if k != name} for name in state]
+    for junk in ({}, None, "state", [], 3, *missing):
+        with unchanged(bandit), pytest.raises(InputDataError, match="`state_dict` ret"):
+            bandit.load_state_dict(junk)
+    bandit.load_state_dict(state)
+
+
+UNFIT = {
+    "more lengthscales": (RBFKernel(ard_num_dims=3), "3 dimensionality"),
+    "scaled": (ScaleKernel(RBFKernel(ard_num_dims=3)), "must match the size"),
+    "of no such column": (RBFKernel(active_dims=(5,)), "out of"),
+    "of several outputs": (MultitaskKernel(RBFKernel(), 2), r"shape \(4, 4\)"),
+    "learned": (lambda features: RBFKernel(ard_num_dims=3), "3 dimensionality"),
+    "of one column": (
+        ScaleKernel(RBFKernel(active_dims=(0,), ard_num_dims=3)),
+        "3 lengthscales of one feature",
+    ),
+}
+
+
+@each_bandit
+@pytest.mark.parametrize("name", UNFIT)
+def test_a_kernel_that_does_not_fit_the_arms_is_refused_at_once(make, name):
+    kernel, match = UNFIT[name]
+    match = f"to fit arms of 2 features, .*{match}.*Check its `ard_num_dims`"
+    with pytest.raises(InputDataError, match=match):
+        box_bandit(kernel) if make is box_bandit else make(covar_module=kernel)
+
+
+@each_bandit
+def test_a_class_in_place_of_a_kernel_is_refused(make):
+    make = box_bandit if make is box_bandit else partial(make, None, 0, 0.4)
+    match = r"got the class RBFKernel. Pass an object of it, such as `RBFKernel\(\)`"
+    with pytest.raises(InputDataError, match=match):
+        make(covar_module=RBFKernel)
+    make(covar_module=RBFKernel())
+
+
+def test_progress_of_no_arm_is_refused_and_a_uniform_policy_is_uniform():
+    bandit = make_bandit(GPBandit)
+    bandit.add_observations([0, 1], [0.1, 0.3])
+    with unchanged(bandit), pytest.raises(InputDataError, match="one arm at least"):
+        bandit.progress(indices=[])
+    with pytest.raises(InputDataError, match=r"Use `EpsilonGreedyPolicy\(0.0\)`"):
+        UniformPolicy(0.0)
+    assert UniformPolicy(1.0) == UniformPolicy()

@@ -5,12 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from gpytorch.kernels import MaternKernel
 
 from botorch_bkb import GPBandit
-from botorch_bkb.bandits import anova_to_learn, composite_to_learn
-from botorch_bkb.models.kernels import AnovaKernel, TanimotoKernel
-from botorch_bkb.models.kernels.learned import lengthscales
+from botorch_bkb.bandits import composite_to_learn
+from botorch_bkb.models.kernels import AnovaKernel
 from tests.reference import composite_covariance
 
 
@@ -41,21 +39,6 @@ def test_a_bandit_learns_both_parts():
     fitted = bandit.covar_module.state_dict()
     moved = [name for name in start if not start[name].to(arms).equal(fitted[name])]
     assert {name.split(".")[1] for name in moved} == {"0", "1"}
-
-
-def test_lengthscales_are_those_of_the_trend():
-    kernel = composite_to_learn(torch.rand(2, 3))
-    trend = kernel.kernels[0].base_kernel
-    trend.lengthscale = torch.tensor([1.0, 2.0, 3.0])
-    assert lengthscales(kernel) == pytest.approx({0: 1.0, 1: 2.0, 2: 3.0})
-    # Of a product each part tells of its own columns.
-    product = TanimotoKernel(active_dims=(0, 1)) * MaternKernel(active_dims=(2,))
-    assert list(lengthscales(product)) == [2]
-    # Of features that may hardly matter they are longer.
-    kernel = anova_to_learn(torch.rand(2, 2)).kernels[0].base_kernel
-    kernel.initialize(raw_weight=torch.tensor([[1e3, 1 / 3]]))
-    kernel.lengthscale = 1.0
-    assert lengthscales(kernel) == pytest.approx({0: 1.0, 1: 2.0}, rel=1e-3)
 
 
 def told(function, num_features=4, num_told=60, **options):

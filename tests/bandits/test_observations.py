@@ -1,13 +1,31 @@
 """The pulls: who was asked, what came back, what is still out."""
 
 import math
+import sys
+from copy import deepcopy
+from functools import partial
 
 import pytest
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
 
-from botorch_bkb import GPBandit, GPUCB, TVGPUCB
-from tests.bandits import identity_bandit, NOISE, play, unchanged
+from botorch_bkb import BBKB, BoxBandit, GPBandit, GPUCB, TVGPUCB
+from tests.bandits import (
+    assert_same,
+    identity_bandit,
+    make_bandit,
+    NOISE,
+    play,
+    rbf,
+    unchanged,
+)
+
+
+REFUSED = (BotorchTensorDimensionError, InputDataError, UnsupportedError)
 
 
 def test_results_settle_the_oldest_pull_of_their_arm_or_the_one_named():
@@ -119,3 +137,124 @@ def test_any_form_of_rewards_and_ids_is_taken(bandit):
     bandit.tell(2, 1.0)
     assert bandit.num_pulls == before + 3
     assert bandit.predict()[0].requires_grad is False
+
+
+# Errors and interrupts leave everything as it was, or as it is to be ------------------
+
+
+def box_bandit():
+    generator = torch.Generator().manual_seed(0)
+    bandit = BoxBandit(torch.tensor([[0.0], [1.0]]), rbf(), NOISE, generator=generator)
+    bandit.add_observations([[0.2], [0.4]], [1.0, 2.0])
+    bandit._observations.ask_points(torch.tensor([[0.6], [0.8]], dtype=torch.double))
+    return bandit
+
+
+def arm_bandit(bandit_class):
+    bandit = make_bandit(bandit_class)
+    bandit.add_observations([0, 1, 1], [0.3, 0.5, 0.4])
+    bandit.ask()
+    bandit.tell([bandit.pending[0]], [0.2])
+    bandit.add_pending([3, 4, 4])
+    bandit.retire_arms([7])
+    return bandit
+
+
+CHANGES = {
+    "tell": lambda bandit: bandit.tell([4, 3], [0.7, 0.8]),
+    "add": lambda bandit: bandit.add_observations([9, 1], [0.7, 0.8]),
+    "fail": lambda bandit: bandit.fail([4]),
+    "pending": lambda bandit: bandit.add_pending([6, 6]),
+    "withdraw": lambda bandit: bandit.withdraw([1]),
+    "counts": lambda bandit: bandit.counts,
+    "retire": lambda bandit: bandit.retire_arms([4]),
+    "add arms": lambda bandit: bandit.add_arms(
+        torch.cat([bandit.arms[7:8], torch.full((1, 2), 0.5).double()])
+    ),
+}
+BOX_CHANGES = {
+    "tell": lambda bandit: bandit.tell([[0.8], [0.6]], [0.7, 0.8]),
+    "add": lambda bandit: bandit.add_observations([[0.1], [0.2]], [0.7, 0.8]),
+    "fail": lambda bandit: bandit.fail([[0.6]]),
+}
+RECORDED = {
+    **{f"BoxBandit, {name}": (box_bandit, BOX_CHANGES[name]) for name in BOX_CHANGES},
+    **{
+        f"{each.__name__}, {name}": (partial(arm_bandit, each), CHANGES[name])
+        for each in (BBKB, TVGPUCB, GPBandit)
+        for name in CHANGES
+    },
+}
+
+
+class Interrupts:
+    """Raises at one of the lines of the package that records results."""
+
+    def __init__(self, line):
+        self.left = line
+
+    def __call__(self, frame, event, arg):
+        if "botorch_bkb/bandits/" not in frame.f_code.co_filename.replace("\\", "/"):
+            return None
+        self.left -= event == "line"
+        if self.left == 0:
+            raise KeyboardInterrupt
+        return self
+
+
+def answers_of(bandit):
+    at = torch.tensor([[0.3], [0.7]]) if isinstance(bandit, BoxBandit) else [1, 9]
+    totals = [column.tolist() for column in bandit._observations.totals()]
+    return bandit.state_dict(), totals, bandit.predict(at)[0].tolist()
+
+
+@pytest.mark.parametrize(("make", "change"), RECORDED.values(), ids=RECORDED)
+def test_an_interrupt_at_any_line_changes_all_or_nothing(make, change):
+    start, done = make(), make()
+    change(done)
+    before, after = (answers_of(bandit) for bandit in (start, done))
+    line, is_interrupted, num_before = 0, True, 0
+    while is_interrupted:
+        line, bandit = line + 1, deepcopy(start)
+        earlier, interrupts = sys.gettrace(), Interrupts(line)
+        sys.settrace(interrupts)
+        try:
+            change(bandit)
+        except KeyboardInterrupt:
+            sys.settrace(earlier)
+        else:
+            is_interrupted = False
+        finally:
+            sys.settrace(earlier)
+        found = answers_of(bandit)
+        is_before = answers_match(found, before)
+        assert is_before or answers_match(found, after)
+        num_before += is_before
+    assert answers_match(found, after)
+    assert num_before > 3
+
+
+def answers_match(left, right):
+    try:
+        assert_same(left, right)
+    except AssertionError:
+        return False
+    return True
+
+
+def test_a_refused_result_of_a_box_leaves_no_point():
+    bandit = box_bandit()
+    for call, match in (
+        (lambda: bandit.tell([[0.3]], [1.0]), r"pending pull of \[0.3"),
+        (lambda: bandit.tell([[0.6]], [math.nan]), "finite `rewards`"),
+        (lambda: bandit.add_observations([[0.3]], [math.nan]), "finite `rewards`"),
+        (lambda: bandit.add_observations([[0.3]], [1.0, 2.0]), "one number per index"),
+        (lambda: bandit.fail([[0.3]]), r"pending pull of \[0.3"),
+        (lambda: bandit.tell([[0.3]], [1.0], pull_ids=[0]), "but it is one of"),
+        (lambda: bandit.tell([[0.3]], [1.0], noise_variance=1.0), "same noise"),
+    ):
+        with unchanged(bandit), pytest.raises(REFUSED, match=match):
+            call()
+    assert bandit.state_dict()["observations"]["points"].flatten().tolist() == (
+        pytest.approx([0.2, 0.4, 0.6, 0.8])
+    )

@@ -2,15 +2,23 @@
 
 import warnings
 
+import pandas as pd
 import pytest
 import torch
-from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
 from gpytorch.kernels import MaternKernel, ProductKernel, ScaleKernel
 
-from botorch_bkb import BBKB, GPBandit, GPBUCB
+from botorch_bkb import BBKB, GPBandit, GPBUCB, GPThompsonSampling
 from botorch_bkb.arms import ProductArms
+from botorch_bkb.arms.product import as_numbers
+from botorch_bkb.arms.table import checksum
 from botorch_bkb.bandits import ThompsonPolicy, UCBPolicy
 from botorch_bkb.models.kernels import TanimotoKernel
+from botorch_bkb.optim import FixedSize
 from botorch_bkb.posteriors import product_posterior
 
 
@@ -123,11 +131,11 @@ def test_a_batch_has_all_new_products_before_repeats():
     bandit = GPBandit(ProductArms(lists, forbidden))
     first = bandit.ask(5)
     bandit.tell(first, torch.rand(5))
-    indices = torch.cat([first, bandit.ask(30)])
+    indices = bandit.ask(30)  # 20 are allowed, and 15 of them are new
     allowed = torch.arange(7 * 800 + 30 * 20, 7 * 800 + 31 * 20)
-    assert torch.equal(indices[:20].sort().values, allowed)
-    assert torch.isin(indices, allowed).all()
-    assert len(bandit.ask(2)) == 2  # repeats, since nothing new is left
+    assert torch.equal(indices.sort().values, allowed)
+    assert torch.isin(indices[15:], first).all()
+    assert len(bandit.ask(2).unique()) == 2  # repeats, since nothing new is left
 
 
 def learned(seed=0):
@@ -172,14 +180,63 @@ def test_the_state_of_another_space_is_refused(tmp_path):
         {"base": ["K", "Na"], "x": [1e-9, 2e-9]},
         {"base": ["Na", "K"], "x": [2e-9, 1e-9]},
         {"acid": ["Na", "K"], "x": [1e-9, 2e-9]},
+        {"x": [1e-9, 2e-9], "base": ["Na", "K"]},
     ],
-    ids=["categories", "numbers", "names"],
+    ids=["categories", "numbers", "names", "components"],
 )
-def test_the_state_of_a_space_in_another_order_is_refused(lists, tmp_path):
+@pytest.mark.parametrize("dtype", [torch.double, torch.float])
+def test_the_state_of_a_space_in_another_order_is_refused(lists, dtype, tmp_path):
     saved = GPBandit(ProductArms({"base": ["Na", "K"], "x": [1e-9, 2e-9]}))
+    saved.add_observations([1], [0.3])
     saved.save(tmp_path / "state")
     with pytest.raises(InputDataError, match="over this product space"):
-        GPBandit(ProductArms(lists)).load(tmp_path / "state")
+        GPBandit(ProductArms(lists, dtype=dtype)).load(tmp_path / "state")
+    same = ProductArms({"base": ["Na", "K"], "x": [1e-9, 2e-9]}, dtype=dtype)
+    other = GPBandit(same)
+    other.load(tmp_path / "state")
+    assert other.observed_arms.tolist() == [1]
+
+
+def test_the_state_of_two_lists_of_words_in_another_order_is_refused():
+    lists = {"acid": ["HCl", "HBr"], "base": ["Na", "K"]}
+    state = GPBandit(ProductArms(lists)).state_dict()
+    other = GPBandit(ProductArms(dict(reversed(lists.items()))))
+    with pytest.raises(InputDataError, match="in their order"):
+        other.load_state_dict(state)
+
+
+@pytest.mark.parametrize("bit", [0, 7, 63, 64, 79])
+def test_the_state_of_a_space_of_other_fingerprints_is_refused(bit):
+    """Also where they differ in one bit; a state of version 1.0 has sums of words."""
+    bits = (torch.arange(240).reshape(3, 80) * 7 % 5 < 2).to(torch.uint8)
+    changed = bits.clone()
+    changed[1, bit] = 1 - changed[1, bit]
+    state = GPBandit(ProductArms({"a": bits, "b": bits})).state_dict()
+    for dtype in (torch.double, torch.float):
+        GPBandit(ProductArms({"a": bits, "b": bits}, dtype=dtype)).load_state_dict(
+            state
+        )
+        other = GPBandit(ProductArms({"a": bits, "b": changed}, dtype=dtype))
+        with pytest.raises(InputDataError, match="over this product space"):
+            other.load_state_dict(state)
+    rows = ProductArms({"a": bits, "b": bits}).tables
+    sums = [checksum(as_numbers(table))[:2] for table in rows]
+    state["table"] = {**state["table"], "checksums": sums}
+    GPBandit(ProductArms({"a": bits, "b": bits})).load_state_dict(state)
+
+
+def test_positions_in_a_frame_are_matched_by_name():
+    arms = space()
+    bandit = GPBandit(arms)
+    positions = {"x": [5, 1], "bits": [2, 0], "temperature": [3, 2]}
+    expected = arms.numbers(torch.tensor(list(positions.values())).mT)
+    frame = pd.DataFrame(positions)[["temperature", "x", "bits"]]
+    assert torch.equal(bandit.add_arms(frame), expected)
+    for junk in (frame[["x", "bits"]], frame.assign(x="A"), None, [1], "x"):
+        with pytest.raises(
+            (InputDataError, BotorchTensorDimensionError), match="Expected"
+        ):
+            bandit.add_arms(junk)
 
 
 def test_a_space_of_which_nothing_is_left():
@@ -222,9 +279,55 @@ def test_what_needs_all_products_is_refused(call, error, message):
         call(bandit)
 
 
+@pytest.mark.parametrize("num_told", [0, 30])
+def test_thompson_sampling_over_a_space_draws_by_the_full_law(num_told):
+    arms = space(forbidden=FORBIDDEN)
+    options = {"uniform_probability": 0.0, "batch_rule": FixedSize(200)}
+    shares = []
+    told = torch.arange(0, 8 * num_told, 8)
+    told = told[arms.is_allowed(told)]
+    for each, covariance in ((arms, None), (table(arms), "full")):
+        bandit = GPThompsonSampling(
+            each, kernel(), NOISE, covariance=covariance, **options
+        )
+        if each is not arms:
+            bandit.retire_arms(
+                (~arms.is_allowed(torch.arange(len(arms)))).nonzero()[:, 0]
+            )
+        bandit.add_observations(told, reward(arms, told))
+        picks = bandit.ask()
+        assert arms.is_allowed(picks).all()
+        shares.append(picks.bincount(minlength=len(arms)) / 200)
+    assert (shares[0] - shares[1]).abs().max() < 0.2
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda arms: GPBandit(arms, policy=ThompsonPolicy(covariance="projected")),
+        lambda arms: GPThompsonSampling(arms, kernel(), NOISE, covariance="projected"),
+    ],
+)
+def test_projected_draws_over_a_space_are_refused_at_once(make):
+    with pytest.raises(UnsupportedError, match="`covariance` to be 'full' over a prod"):
+        make(space())
+    assert len(GPBandit(space(), policy=ThompsonPolicy(covariance="full")).ask(3)) == 3
+
+
 def test_a_drifting_objective_is_refused():
     with pytest.raises(UnsupportedError, match="product space"):
         GPBandit(space(), forgetting_rate=0.1)
+
+
+def test_a_diagonal_of_two_lists_of_products_pairs_them():
+    arms = space()
+    x, z = arms[torch.arange(0, 60)], arms[torch.arange(100, 160)]
+    for covar_module in (arms.kernel_of(kernel()), arms.kernel_to_learn()):
+        expected = covar_module(x, z).to_dense().diagonal()
+        assert not torch.allclose(expected, covar_module(x, diag=True))
+        torch.testing.assert_close(covar_module(x, z, diag=True), expected)
+        found = covar_module(x.reshape(3, 20, 3), z.reshape(3, 20, 3), diag=True)
+        torch.testing.assert_close(found, expected.reshape(3, 20))
 
 
 def test_an_interrupted_search_changes_nothing(monkeypatch):

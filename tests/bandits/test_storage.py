@@ -15,7 +15,7 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from typing_extensions import override
 
-from botorch_bkb import BBKB, GPBUCB, TVGPUCB
+from botorch_bkb import BBKB, BoxBandit, GPBUCB, TVGPUCB
 from botorch_bkb.bandits import storage
 from botorch_bkb.bandits.storage import from_json, load_state, save_state, to_json
 from tests.bandits import (
@@ -171,10 +171,46 @@ def test_a_save_of_another_is_not_lost_in_silence(tmp_path):
         first.save(path)
     first.save(path, overwrite=True)
     first.save(path)
-    # Who starts afresh replaces the file, and who saved it before is told.
-    third.save(path)
-    with pytest.raises(InputDataError, match="has saved there since"):
-        first.save(path)
+    # A restart that forgets `load` does not replace the file either.
+    with pytest.raises(InputDataError, match="this bandit has done neither"):
+        third.save(path)
+    assert load_state(path)[1]["observations"]["told_indices"][2:] == [3]
+
+
+@pytest.mark.parametrize("content", [b"", b"candidate,yield\nA,0.4\n", "state"])
+def test_a_file_that_this_bandit_has_neither_loaded_nor_saved_stays(content, tmp_path):
+    path, bandit = tmp_path / "there", make_bandit(BBKB)
+    if content == "state":
+        make_bandit(BBKB).save(path)
+        content = path.read_bytes()
+    path.write_bytes(content)
+    bandit.save(tmp_path / "elsewhere")
+    bandit.load(tmp_path / "elsewhere")  # knowing one path is not knowing another
+    for one in (bandit, deepcopy(bandit), pickle.loads(pickle.dumps(bandit))):
+        with unchanged(one), pytest.raises(InputDataError, match=r"`load` it first"):
+            one.save(path)
+        with pytest.raises(InputDataError, match="`overwrite` to be True or False"):
+            one.save(path, overwrite="no")
+    assert path.read_bytes() == content
+    if content.startswith(b"{"):
+        bandit.load(path)
+        bandit.save(path)
+    bandit.save(path, overwrite=True)
+    bandit.save(path)
+    other = make_bandit(BBKB)
+    other.load(path)
+    assert_same(other.state_dict(), bandit.state_dict())
+
+
+def test_a_box_does_not_replace_the_file_of_another_run(tmp_path):
+    bandits = [BoxBandit(torch.tensor([[0.0], [1.0]])) for _ in range(2)]
+    bandits[0].add_observations([[0.5]], [1.0])
+    bandits[0].save(tmp_path / "state")
+    with pytest.raises(InputDataError, match=r"`load` it first"):
+        bandits[1].save(tmp_path / "state")
+    bandits[1].load(tmp_path / "state")
+    bandits[1].save(tmp_path / "state")
+    assert bandits[1].num_pulls == 1
 
 
 def test_a_copy_knows_what_was_loaded_and_a_file_that_is_gone_is_made_anew(tmp_path):

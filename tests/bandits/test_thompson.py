@@ -1,11 +1,14 @@
 """Thompson sampling over arms: the law of its picks, and what it learns."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
 
 from botorch_bkb import BBKB, GPBandit, GPThompsonSampling, GPUCB, TVGPUCB
-from botorch_bkb.generation import MaximizerDistribution
+from botorch_bkb.bandits import rbf_to_learn, ThompsonPolicy
+from botorch_bkb.generation import MaximizerDistribution, VarianceStoppingRule
 from botorch_bkb.optim import FixedSize
 from tests.bandits import (
     grid_arms,
@@ -112,6 +115,22 @@ def test_before_the_first_reward_all_pulls_are_uniform():
         assert largest_z(counts, np.full(12, 1 / 12), 3000) < MAX_Z
 
 
+def test_the_nearest_call_to_estimated_hyperparameters_has_the_paper_s_draws():
+    text = " ".join(str(GPThompsonSampling.__doc__).split())
+    call = re.findall(r"Nearest to that is ``(.*?)``", text)[0]
+    arms = random_arms(30)
+    bandit = eval(call, {**globals(), "arms": arms, "rbf_to_learn": rbf_to_learn})
+    paper = make_bandit(GPThompsonSampling, arms)
+    assert bandit.policy == paper.policy
+    bandit.add_observations(range(8), arms[:8].sum(dim=-1))
+    # Repeats are allowed, and the kernel is fitted in every round.
+    assert len(bandit.ask(200).unique()) < 200
+    before = bandit.covar_module.lengthscale.detach().clone()
+    bandit.tell(list(bandit.pending.values())[:1], [3.0])
+    bandit.ask(1)
+    assert not torch.equal(before, bandit.covar_module.lengthscale)
+
+
 # The distribution of the maximizer ----------------------------------------------------
 
 
@@ -142,3 +161,25 @@ def test_any_bandit_has_a_distribution_of_the_maximizer(bandit_class, maximize):
     mean, variance = bandit.predict()
     sign = 1 if maximize else -1
     assert sign * mean[after.mode] > (sign * mean).max() - 2 * variance.max().sqrt()
+
+
+@pytest.mark.parametrize("bandit_class", [GPThompsonSampling, GPBandit, BBKB])
+@pytest.mark.parametrize("covariance", ["projected", "full"])
+def test_the_maximizer_has_the_law_of_the_bandit_s_own_draws(bandit_class, covariance):
+    """All observations are at arms of [0, 0.3], far from most."""
+    options = {"policy": ThompsonPolicy(covariance=covariance, scale=1.0)}
+    if bandit_class is GPThompsonSampling:
+        options = {"covariance": covariance, "uniform_probability": 0.0}
+    bandit = make_bandit(bandit_class, grid_arms(41), lengthscale=0.1, **options)
+    pulled = [*range(0, 13, 3)] * 3
+    bandit.add_observations(pulled, [np.sin(10 * arm / 40) for arm in pulled])
+    generator = torch.Generator().manual_seed(0)
+    said = bandit.maximizer_distribution(4000, generator)
+    sampler = bandit._predictor().at(bandit._observations, 0.0).sampler(covariance)
+    picks = np.bincount(sampler.draw_best_arms(20_000, generator), minlength=41)
+    counts = said.counts.numpy()
+    assert largest_z(counts, picks / 20_000, 4000, 20_000) < MAX_Z
+    # Projected draws vanish beside the data, and the rule looks at the same law.
+    beyond = said.probabilities[17:].sum()
+    assert beyond < 0.05 if covariance == "projected" else beyond > 0.5
+    assert VarianceStoppingRule(0.02)(said) == (covariance == "projected")

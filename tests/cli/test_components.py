@@ -1,6 +1,7 @@
 """`suggest --component`: batches from combinations of lists, round after round."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -22,6 +23,7 @@ SOLVENTS = pd.DataFrame({"id": ["water", "ether", "DMF"], "boils": [100, 35, 153
 def folder(tmp_path):
     ACIDS.to_csv("acids.csv", index=False)
     SOLVENTS.to_csv("solvents.csv", index=False)
+    pd.DataFrame(columns=[*NAMES, "yield"]).to_csv("results.csv", index=False)
     return tmp_path
 
 
@@ -65,7 +67,7 @@ def test_results_have_known_noise_and_logarithms(folder, bandits, capsys):
     np.testing.assert_allclose(told["told_noise"][:3], slopes**2)
     results.assign(sd=-1).to_csv("results.csv", index=False)
     assert main([*COMMAND, "--noise-std=sd", "--output=other.csv"]) == 2
-    assert "--noise-std has '-1' in row 1 of results.csv" in capsys.readouterr().err
+    assert "--noise-std has '-1' in row 2 of results.csv" in capsys.readouterr().err
 
 
 def test_a_row_per_measurement_can_be_filled_in(folder):
@@ -74,7 +76,7 @@ def test_a_row_per_measurement_can_be_filled_in(folder):
     assert main(command) == 0
     batch = read("next.csv")
     assert list(batch.columns) == [*NAMES, "yield"]
-    assert len(batch) == 90
+    assert len(batch) == 80  # so many are allowed, and each comes once
     assert batch["yield"].isna().all()
     batch.assign(**{"yield": measured(batch)}).to_csv("results.csv", index=False)
     assert main([*command, "--output=other.csv"]) == 0
@@ -145,13 +147,15 @@ def test_numbers_with_decimals_and_a_batch_of_all_that_is_left(folder, capsys):
         (["acids.csv"], "either a table CANDIDATES or lists"),
         (["--available=stock"], "--available needs a table of candidates"),
         (["--component=acid=1,2"], "name each component once"),
-        (["--component=x=none.csv"], "there is no file none.csv"),
-        (["--component=x=0.5,1.5,0.5"], "different elements.*0.5,1.5,0.5"),
+        (["--component=x=none.csv"], "There is no file none.csv"),
+        (["--component=x=0.5,1.5,0.5"], "different elements.*0.5, 1.5, 0.5"),
         (["--component=yield=1,2"], r"other names of components than \['yield'\]"),
         ([f"--forbid=base={base}" for base in ("none", "weak")], "all are forbidden"),
         (["--component=ligand=acids.csv"], "Pass --smiles ligand for molecules"),
         (["--forbid=acid=009"], "parts such as acid=A3.*'acid=009'"),
-        (["--smiles=boron"], "--smiles to name some of them"),
+        (["--smiles=boron"], "--smiles and --category to name some of them"),
+        (["--category=boron"], "--smiles and --category to name some of them"),
+        (["--forbid=base=none,base=weak"], "each once.*'base=weak'. Repeat --forbid"),
     ],
 )
 def test_what_is_no_product_space_is_refused(folder, capsys, more, message):
@@ -172,3 +176,202 @@ def test_results_of_unknown_elements_are_refused(folder, capsys, rows, message):
     assert main(COMMAND) == 2
     assert message in capsys.readouterr().err
     assert not (folder / "next.csv").exists()
+
+
+def products(*lists, words=(), code=0, size=40, output="next.csv"):
+    """Run the command on lists alone; return the batch, if any."""
+    lists = [f"--component={text}" for text in lists]
+    more = [f"--batch-size={size}", "--max-repeats=1", f"--output={output}", *words]
+    assert main(["suggest", *lists, "--num-bits=64", "--quiet", *more]) == code
+    if code or output.endswith("xlsx"):
+        return None if code else pd.read_excel(output, dtype=object)
+    return pd.read_csv(output, dtype=str, keep_default_na=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "cut"),
+    [
+        ("1,4-dioxane,THF", "'1,4-dioxane'"),
+        ("THF, 2,6-lutidine", "'2,6-lutidine'"),
+        ("cis-1,2-DCE,THF", "'1,2-DCE'"),
+        ("N,N-dimethylaniline,THF", "'N,N-dimethylaniline'"),
+        ("3,3',5,5'-TMB,THF", '"5,5\'-TMB"'),
+        ("(R,R)-BINAP,dppf", "'(R,R)-BINAP'"),
+        ('THF,"1,4-dioxane', "'\"1'"),
+    ],
+)
+def test_a_name_is_not_cut_at_its_comma(text, cut, capsys):
+    products(f"solvent={text}", "t=20,40", code=2)
+    error = capsys.readouterr().err
+    assert f"has {cut}, which may be one name" in error
+    (remedy,) = re.findall("of the shell: '(.*)'. Or write a table", error)
+    batch = products(remedy, "t=20,40")
+    assert set(batch["solvent"]) == {"THF", "1,4-dioxane"}
+    Path("list.csv").write_text('solvent\nTHF\n"1,4-dioxane"\n')
+    pd.testing.assert_frame_equal(products("solvent=list.csv", "t=20,40"), batch)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["P-1", "P-2", "P-3"],
+        ["MeOH", "2-propanol", "L1"],
+        ["Pd(OAc)2", "H2O", "Et3N.HCl"],
+        [f"solvent {n}" for n in range(60)],
+    ],
+)
+def test_names_without_commas_need_no_quotation_marks(names, capsys):
+    batch = products(f"x={','.join(names)}", "t=1", size=len(names))
+    assert set(batch["x"]) == set(names)
+    assert f"component 'x' has the elements {', '.join(names[:3])}" in (
+        capsys.readouterr().out
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ("20 C,40 C", "'20 C', which looks like a number"),
+        ("RT,40,60", "'40', which looks like a number"),
+        ("20-25,30-35", "'20-25', which looks like a number"),
+        ("2026-01-31,2026-02-28", "which looks like a number or a date"),
+        ("007,008,009", "'007', which looks like a number"),
+        ("1e400,2", "which looks like a number"),
+        ("THF,DMF,thf", "'thf', which differs from 'THF' in case or spaces only"),
+    ],
+)
+def test_values_are_checked_like_a_column_of_a_table(values, said, capsys):
+    products(f"x={values}", "t=1,2", code=2)
+    error = capsys.readouterr().err
+    assert said in error
+    (remedy,) = re.findall("Pass (--category x) if all", error)
+    batch = products(f"x={values}", "t=1,2", words=remedy.split())
+    assert set(batch["x"]) == {*values.split(",")}
+
+
+@pytest.mark.parametrize("name", ["None", "NA", "-", "?", "", "THF"])
+def test_names_that_tables_read_as_empty_or_equal_are_refused(name, capsys):
+    Path("list.csv").write_text(f"solvent\nTHF\n{name or 'THF'}\nDMF\n")
+    for text in ("list.csv", f"THF,{name},DMF"):
+        products(f"solvent={text}", "t=1,2", code=2)
+        assert "none of them empty as None, NA, - and ? are" in capsys.readouterr().err
+
+
+def test_a_result_with_a_misspelt_name_is_refused(capsys):
+    table = pd.DataFrame({"x": ["thf"], "t": [1], "reward": [3.0]})
+    table.to_csv("r.csv", index=False)
+    products("x=THF,DMF", "t=1,2", words=["--observations=r.csv"], code=2)
+    assert "'thf', which differs from 'THF' in case" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "base=2,6-lutidine,t=2",
+        't=2, base="2,6-lutidine"',
+        '"base=2,6-lutidine",t=2',
+    ],
+)
+def test_a_forbidden_name_may_have_commas(rule):
+    batch = products('base="2,6-lutidine",DBU', "t=1,2", words=["--forbid", rule])
+    pairs = {("2,6-lutidine", "1"), ("DBU", "1"), ("DBU", "2")}
+    assert {*zip(batch["base"], batch["t"], strict=True)} == pairs
+
+
+LIGANDS = pd.DataFrame(
+    {
+        "id": ["none", "R", "S", "methanol"],
+        "smiles": [None, "C[C@H](O)C(=O)O", "C[C@@H](O)C(=O)O", "CO"],
+    }
+)
+
+
+@pytest.mark.parametrize("bits", [[], ["--bits"]])
+def test_no_molecule_and_enantiomers_are_elements_of_their_own(bits, bandits, capsys):
+    LIGANDS.to_csv("ligands.csv", index=False)
+    lists, words = ("ligand=ligands.csv", "t=1,2,3"), ["--smiles", "ligand", *bits]
+    batch = products(*lists, words=words)
+    assert set(batch["ligand"]) == set(LIGANDS["id"])
+    said = capsys.readouterr().out
+    assert "elements of 'ligand' without a molecule: none." in said
+    assert "features of an earlier one: S." in said
+    rows = bandits[-1].arms.tables[0].bits().double()
+    assert rows[0].sum() == 0
+    difference = rows[2] - rows[1]
+    assert difference.abs().sum() == 1
+    assert rows[3].sum() > 0
+    # The twin of the best is measured next, and "none" is not methanol.
+    value = {"none": 1.0, "R": 9.0, "methanol": 4.0}
+    told = batch[batch["ligand"] != "S"][["ligand", "t"]]
+    told = told.assign(reward=told["ligand"].map(value) + told["t"].astype(float) / 10)
+    told.to_csv("r.csv", index=False)
+    words += ["--observations=r.csv", "--predictions=p.csv"]
+    assert set(products(*lists, words=words, size=3)["ligand"]) == {"S"}
+    mean = pd.read_csv("p.csv", keep_default_na=False).groupby("ligand")["mean"].mean()
+    assert mean["none"] == pytest.approx(1.2, abs=0.3)
+    assert mean["methanol"] == pytest.approx(4.2, abs=0.3)
+
+
+def test_elements_with_equal_descriptors_are_distinguished(bandits, capsys):
+    table = pd.DataFrame({"id": list("abc"), "x": [1.0, 1.0, 2.0], "y": [3.0, 3.0, 0]})
+    table.to_csv("list.csv", index=False)
+    products("acid=list.csv", "t=1,2")
+    assert (
+        "of 'acid' with the features of an earlier one: b." in capsys.readouterr().out
+    )
+    rows = bandits[-1].arms.tables[0]
+    assert rows.tolist() == [[1.0, 3.0, 0.0], [1.0, 3.0, 1.0], [2.0, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize("words", [[], ["--per-measurement"]])
+def test_numeric_ids_of_a_list_stay_numbers_in_a_workbook(words):
+    table = pd.DataFrame({"Code": [35, 36], "x": [1.0, 2.0]})
+    table.to_excel("list.xlsx", index=False)
+    table.assign(Code=["035", "036"]).to_csv("text.csv", index=False)
+    lists = "a=list.xlsx", "b=text.csv", "pH=6.5,7"
+    batch = products(*lists, words=words, output="n.xlsx")
+    cells = {name: {*batch[name]} for name in ("a", "b", "pH")}
+    assert cells == {"a": {35, 36}, "b": {"035", "036"}, "pH": {6.5, 7}}
+    told = batch[["a", "b", "pH"]].assign(reward=range(8))[:5]
+    told.to_excel("r.xlsx", index=False)
+    words = [*words, "--observations=r.xlsx"]
+    again = products(*lists, words=words, output="other.xlsx")
+    assert len(again) == 3
+    assert told.merge(again, on=["a", "b", "pH"]).empty
+    # The batch was filled in, and the results have its rows.
+    told.to_excel("n.xlsx", index=False)
+    products(*lists, words=words, output="n.xlsx")
+
+
+def test_the_first_batch_has_the_format_of_the_lists():
+    form = {"sep": ";", "decimal": ",", "encoding": "utf-8-sig"}
+    table = pd.DataFrame({"Code": ["001", "002"], "pKa": [4.5, 3.25]})
+    table.to_csv("list.csv", index=False, **form)
+    lists = "acid=list.csv", "pH=6.5,7"
+    products(*lists)
+    text = Path("next.csv").read_bytes().decode("utf-8")
+    assert text.startswith("\ufeffacid;pH;repeats;")
+    batch = pd.read_csv("next.csv", sep=";", decimal=",", dtype={"acid": str})
+    assert set(batch["acid"]) == {"001", "002"}
+    assert set(batch["pH"]) == {6.5, 7.0}
+
+
+def test_a_table_of_one_column_and_a_list_of_smiles_are_lists(bandits):
+    Path("t.csv").write_text("temperature\n20\n60\n\n")
+    Path("acids.csv").write_text("smiles\nCO\nCCO\n")
+    products("t=t.csv", "acid=acids.csv", words=["--smiles", "acid"])
+    assert bandits[-1].arms.tables[0].tolist() == [[20.0], [60.0]]
+    molecules = bandits[-1].arms.tables[1].bits()
+    batch = products("t=20,60", "acid=CO,CCO", words=["--smiles", "acid"])
+    assert set(batch["acid"]) == {"CO", "CCO"}
+    assert bandits[-1].arms.tables[1].bits().equal(molecules)
+
+
+@pytest.mark.parametrize("option", ["--output", "--predictions", "--report"])
+def test_a_list_is_not_replaced(option, folder, capsys):
+    before = Path("solvents.csv").read_bytes()
+    Path("link.csv").symlink_to("solvents.csv")
+    for name in ("solvents.csv", "link.csv"):
+        assert main([*COMMAND, f"{option}={name}"]) == 2
+        assert "is one of the tables" in capsys.readouterr().err
+    assert Path("solvents.csv").read_bytes() == before

@@ -8,6 +8,7 @@ import torch
 from botorch_bkb.bandits import GPBandit
 from botorch_bkb.cli import diagnosis
 from botorch_bkb.cli.diagnosis import (
+    decades_trouble,
     diagnose,
     fit_trouble,
     HeldOut,
@@ -41,7 +42,7 @@ def test_many_candidates_are_left_out_one_by_one(measured, monkeypatch):
     """Equation 5.12 of Rasmussen and Williams, over the means of repeats."""
     monkeypatch.setattr(diagnosis, "MAX_REFITTED", 0)
     bandit, indices, rewards = measured
-    text, found = diagnose(bandit, indices, rewards, ["a", "b"])
+    text, found = diagnose(bandit, indices, rewards)
     arms = bandit.arms.numpy()
     x = (arms - arms.min(axis=0)) / np.ptp(arms, axis=0)
     rows = np.unique(indices)
@@ -69,11 +70,8 @@ def test_many_candidates_are_left_out_one_by_one(measured, monkeypatch):
     np.testing.assert_allclose(half_widths(found), 1.96 * std[place], rtol=0.03)
     noise_share = bandit.noise_variance / rewards.numpy().var()
     detail_share = parts[1][1] / (parts[0][1] + parts[1][1])
-    scales = sorted(zip(parts[0][0].tolist(), "ab", strict=True))
-    columns = ", ".join(f"{name} ({scale:.2g})" for scale, name in scales)
     assert text == (
-        f"noise is {noise_share:.0%} of the results' variance; columns that matter "
-        f"most (lengthscale over range): {columns}; rough detail is "
+        f"noise is {noise_share:.0%} of the results' variance; rough detail is "
         f"{detail_share:.0%} of the kernel's variance; cross-validated correlation "
         f"between predicted and measured results: {found.correlation:.2f}"
     )
@@ -81,9 +79,9 @@ def test_many_candidates_are_left_out_one_by_one(measured, monkeypatch):
 
 def test_what_is_predicted_of_a_candidate_knows_nothing_of_its_rewards(measured):
     bandit, indices, rewards = measured
-    before = diagnose(bandit, indices, rewards, ["a", "b"])[1]
+    before = diagnose(bandit, indices, rewards)[1]
     changed = torch.where(indices == indices[0], rewards + 5, rewards)
-    after = diagnose(bandit, indices, changed, ["a", "b"])[1]
+    after = diagnose(bandit, indices, changed)[1]
     assert before.is_refitted
     own = (indices == indices[0]).numpy()
     np.testing.assert_allclose(after.mean[own], before.mean[own])
@@ -95,7 +93,7 @@ def test_what_is_predicted_of_a_candidate_knows_nothing_of_its_rewards(measured)
 
 def test_errors_are_those_of_single_measurements(measured):
     bandit, indices, rewards = measured
-    found = diagnose(bandit, indices, rewards, ["a", "b"])[1]
+    found = diagnose(bandit, indices, rewards)[1]
     y, rows = rewards.numpy(), indices.numpy()
     assert found.error == pytest.approx(np.sqrt(((found.mean - y) ** 2).mean()))
     others = np.array([y[rows != row].mean() for row in rows])
@@ -112,7 +110,7 @@ def test_poor_results_are_predicted_on_a_logarithmic_scale(maximize, most, monke
     bandit = failing(maximize, num_told=40)
     indices, rewards, *_ = bandit._observations.history()
     rewards = rewards if maximize else -rewards
-    text, found = diagnose(bandit, indices, rewards, ["a", "b"])
+    text, found = diagnose(bandit, indices, rewards)
     side = "below" if maximize else "above"
     limit = bandit.warp.median if maximize else -bandit.warp.median
     assert f"results {side} {limit:.3g} are on a logarithmic scale;" in text
@@ -137,7 +135,7 @@ def test_known_noise_weighs_and_widens_intervals(measured, most, monkeypatch):
     bandit = GPBandit(measured[0].arms, generator=torch.Generator().manual_seed(0))
     bandit.add_observations(indices, rewards, noise_variance=noise)
     bandit.ask(1)
-    text, found = diagnose(bandit, indices, rewards, ["a", "b"], noise)
+    text, found = diagnose(bandit, indices, rewards, noise)
     full = noise.nan_to_num(bandit.noise_variance).numpy()
     share = full[:-1].mean() / rewards[:-1].numpy().var()  # without the last
     shown = float(re.match(r"noise is (\d+)% of", text)[1]) / 100
@@ -165,7 +163,7 @@ def test_a_mark_of_a_missing_value_is_named_although_it_is_warped(measured):
     bandit.ask(1)
     assert bandit.warp is not None
     found = reward_trouble(bandit, rewards, None, [f"k{n}" for n in indices])
-    assert f"1 of {len(rewards)} results (-9999 of k{indices[-1]}) make 100%" in found
+    assert f"1 of {len(rewards)} results (-9999 of k{indices[-1]}) are far" in found
 
 
 def test_candidates_of_equal_features_are_left_out_together():
@@ -177,7 +175,7 @@ def test_candidates_of_equal_features_are_left_out_together():
     bandit = GPBandit(arms, generator=torch.Generator().manual_seed(0))
     bandit.add_observations(*told)
     bandit.ask(1)
-    _, found = diagnose(bandit, *told, ["a", "b"])
+    _, found = diagnose(bandit, *told)
     assert found.num_candidates == 20
     assert found.correlation < 0.5
 
@@ -185,7 +183,7 @@ def test_candidates_of_equal_features_are_left_out_together():
 def test_few_candidates_are_not_held_out(measured):
     bandit, indices, rewards = measured
     few = indices < indices.unique()[7]
-    assert diagnose(bandit, indices[few], rewards[few], ["a", "b"])[1] is None
+    assert diagnose(bandit, indices[few], rewards[few])[1] is None
 
 
 @pytest.mark.parametrize("shifts", [[0, 0, 0], [0, 2, -1]])
@@ -199,7 +197,7 @@ def test_rounds_that_differ_as_a_whole_are_told_from_better_candidates(
     rounds[order] = np.sort(np.arange(len(order)) % 3)
     rounds[::4] = np.arange(len(rounds[::4])) % 3  # not only by their rewards
     shifted = rewards + torch.tensor(shifts)[rounds]
-    held_out = diagnose(bandit, indices, rewards, ["a", "b"])[1]
+    held_out = diagnose(bandit, indices, rewards)[1]
     held_out = replace(held_out, measured=shifted.numpy())
     effect = round_effect(held_out, [f"plate {round_}" for round_ in rounds])
     if any(shifts):
@@ -214,20 +212,13 @@ def test_rounds_that_differ_as_a_whole_are_told_from_better_candidates(
     assert round_effect(held_out, range(len(rounds))) is None
 
 
-def test_features_of_one_column_count_by_their_shortest_lengthscale(measured):
-    bandit, indices, rewards = measured
-    shortest = learned_parts(bandit.covar_module)[0][0].min()
-    text, _ = diagnose(bandit, indices, rewards, ["a", "a"])
-    assert f"range): a ({shortest:.2g});" in text
-
-
 def test_pure_noise_is_not_predicted_by_what_has_seen_it(measured):
     """Where the fit had all rewards, the correlation would be about 0.4."""
     bandit, indices, _ = measured
     correlations = []
     for seed in range(3):
         rewards = torch.tensor(np.random.default_rng(seed).normal(size=len(indices)))
-        _, found = diagnose(bandit, indices, rewards, ["a", "b"])
+        _, found = diagnose(bandit, indices, rewards)
         correlations.append(found.correlation)
     assert np.mean(correlations) < 0.1
 
@@ -249,7 +240,10 @@ def test_the_verdict_depends_on_the_number_of_candidates():
         )
 
     # 1.645 / sqrt(16) = 0.41
-    assert "gives up to 0.41" in fit_trouble(held_out(16, 0.4))
+    said = fit_trouble(held_out(16, 0.4))
+    assert said.startswith("the model cannot yet be told from guessing: ")
+    assert "gives up to 0.41. Early on this is normal: continue." in said
+    assert "random" not in said
     assert fit_trouble(held_out(16, 0.42)) is None
     assert fit_trouble(held_out(15, 0.0)) is None
     assert fit_trouble(held_out(100, 0.2)) is None
@@ -264,14 +258,85 @@ def test_the_verdict_depends_on_the_number_of_candidates():
 def test_a_far_candidate_that_was_not_measured_tells_what_it_does_to_the_fit(measured):
     """It takes the range that lengthscales are a share of, as it does in the bandit."""
     bandit, indices, rewards = measured
-    good = diagnose(bandit, indices, rewards, ["a", "b"])[1].correlation
+    good = diagnose(bandit, indices, rewards)[1].correlation
     arms = bandit.arms.clone()
     unmeasured = ~torch.isin(torch.arange(60), indices)
     arms[unmeasured.nonzero()[0], 0] = 1e5
     typo = GPBandit(arms, generator=torch.Generator().manual_seed(0))
     typo.add_observations(indices, rewards)
     typo.ask(1)
-    _, found = diagnose(typo, indices, rewards, ["a", "b"])
+    _, found = diagnose(typo, indices, rewards)
     assert good > 0.9
     assert found.correlation < 0.5
     assert found.num_candidates == 30
+
+
+YIELDS = np.random.default_rng(0).uniform(1, 95, 60).round(1)
+
+
+@pytest.mark.parametrize(
+    ("marks", "num_others"),
+    [
+        ([1e12] * 3, 21),
+        ([1e20] * 5, 19),
+        ([-1e20] * 6, 25),
+        ([-9999] * 6, 25),
+        ([-999] * 5, 25),
+        ([-9999] * 20, 11),
+        ([1e12] * 3 + [-1e20] * 4, 20),
+        ([-1.5e6, -3e6, -2e6, -1e6, -4e6], 25),
+        ([1e12] * 3, 3),
+        ([859], 23),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("minimize", [False, True], ids=["max", "min"])
+def test_marks_far_beyond_all_others_are_named_however_many(
+    marks, num_others, minimize
+):
+    told = np.random.default_rng(1).permutation([*marks, *YIELDS[:num_others]])
+    found = reward_trouble(*fitted(told, minimize))
+    assert found.startswith(f"{len(marks)} of {len(told)} results (")
+    assert found.endswith("continue" if min(marks) < 0 else "pass --log-reward")
+    first = np.flatnonzero(np.isin(told, marks))[0]
+    assert f"({told[first]:g} of {first}" in found
+    scores = reward_trouble(*fitted(told, minimize), log_reward=None)
+    assert scores.endswith("If they are right, continue")
+
+
+def fitted(told, minimize=False):
+    """Return the first arguments of `reward_trouble` for results of other arms."""
+    stream = torch.Generator().manual_seed(0)
+    arms = torch.rand(80, 2, generator=stream, dtype=torch.double)
+    bandit = GPBandit(arms, maximize=not minimize, generator=stream)
+    rewards = torch.tensor(np.asarray(told, dtype="float64"))
+    bandit.add_observations(torch.arange(len(told)), rewards)
+    bandit.ask(1)
+    return bandit, rewards, None, range(len(told))
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        YIELDS[:30],
+        [0.0] * 20 + [40, 60, 50, 30],
+        [0.1] * 6 + [*YIELDS[:20] / 10 + 50],
+        [*YIELDS[:20] / 20, 60, 72, 55],
+        [0, 0, *YIELDS[:20] / 10 + 80],
+        [0.5, 60],
+    ],
+    ids=["yields", "zeros", "limits", "hits", "failures", "two"],
+)
+def test_results_that_may_be_right_are_no_marks(told):
+    assert reward_trouble(*fitted(told)) is None
+
+
+def test_logarithms_are_not_for_results_that_are_mostly_zero():
+    sizes = torch.logspace(-1, 3, 12, dtype=torch.double)
+    few = torch.cat([torch.zeros(5), sizes])
+    assert "Before, write the detection limit in place of 0" in decades_trouble(
+        few, False
+    )
+    most = torch.cat([torch.zeros(13), sizes])
+    assert decades_trouble(most, False) is None
+    assert decades_trouble(torch.cat([sizes, -sizes]), False) is None

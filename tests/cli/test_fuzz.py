@@ -104,9 +104,9 @@ BAD_REWARDS = {
 )
 @settings(max_examples=40)
 def test_a_bad_feature_is_named_by_row_and_column(row, column, text, blanks):
-    content, counted = csv(cell(column, text, row)), row + 1
+    content, counted = csv(cell(column, text, row)), row + 2
     if blanks:
-        content, counted = content.replace(b"\n", b"\n\n"), 2 * row + 2
+        content, counted = content.replace(b"\n", b"\n\n"), 2 * row + 3
     code, said, _ = read(content, csv(RESULTS))
     assert code == 2
     for part in (f"row {counted} ", f"'{column}'", BAD_FEATURES[text]):
@@ -118,17 +118,17 @@ def test_a_bad_feature_is_named_by_row_and_column(row, column, text, blanks):
 def test_a_bad_reward_is_named_by_row_and_column(row, text):
     code, said, _ = read(csv(ARMS), csv(cell("reward", text, row, RESULTS)))
     assert code == 2
-    for part in (f"row {row + 1} ", "'reward'", BAD_REWARDS[text], "results.csv"):
+    for part in (f"row {row + 2} ", "'reward'", BAD_REWARDS[text], "results.csv"):
         assert part in said
 
 
 @pytest.mark.parametrize(
     ("table", "text", "part"),
     [
-        (RESULTS, "", "no id in row 3 "),
-        (RESULTS, "m01,m02", "id 'm01,m02' in row 3 "),
-        (ARMS, "00393", "more than once, again in row 4 "),
-        (ARMS, 'm\n"04', "several lines in row 3 "),
+        (RESULTS, "", "no id in row 4 "),
+        (RESULTS, "m01,m02", "id 'm01,m02' in row 4 "),
+        (ARMS, "00393", "more than once, again in row 5 "),
+        (ARMS, 'm\n"04', "several lines in row 4 "),
     ],
 )
 def test_a_bad_id_is_named(table, text, part):
@@ -146,7 +146,7 @@ def test_cells_that_only_parquet_holds_are_refused(value):
     arms = parquet(ARMS.assign(heat=[value] * NUM_ARMS))
     code, said, _ = read(arms, csv(RESULTS))
     assert code == 2
-    for part in ("row 1 ", "'heat'", "neither a number nor text"):
+    for part in ("row 2 ", "'heat'", "neither a number nor text"):
         assert part in said
 
 
@@ -162,9 +162,12 @@ TABLES = {
     ),
     "a field more in every row": (
         csv(ARMS).replace(b"\n", b",x\n").replace(b"solvent,x", b"solvent", 1),
-        "Expected 4 fields in line 2, saw 5",
+        "column without a name, first in row 2 ",
     ),
-    "a field more in one row": (csv(ARMS).replace(b"\n00394", b"\n00394,x"), "line 6"),
+    "a field more in one row": (
+        csv(ARMS).replace(b"\n00394", b"\n00394,x"),
+        "line 6",
+    ),
     "a comma less": (csv(ARMS).replace(b",water", b"", 1), "missing"),
     "an open quote": (csv(ARMS).replace(b"00395", b'"00395', 1), "Could not read"),
     "no gzip file": ((".csv.gz", csv(ARMS)), "Could not read"),

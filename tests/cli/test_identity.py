@@ -1,12 +1,15 @@
 """Which candidate a result belongs to: the one with its id, or with its settings."""
 
 import itertools
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from botorch_bkb.__main__ import main
 from tests.cli.tables import next_batch
 
 
@@ -105,7 +108,7 @@ def test_a_column_that_is_likely_one_of_ids_is_no_setting(suggest, column, value
     table = GRID.copy()
     table.insert(0, column, values)
     _, said = suggest(table, None, code=2)
-    assert f"names or counts the candidates, pass --id {column!r} or --drop" in said
+    assert f"names or counts the candidates, pass --id {column} or --drop" in said
     for option in ("--id", "--drop"):
         suggest(table, None, option, column)
 
@@ -152,3 +155,90 @@ def test_several_tables_of_results_name_their_ids_and_settings(suggest):
     batch, said = suggest(ARMS, results, *more, "--per-measurement")
     assert "18 candidates, 2 of them measured, 2 measurements in all" in said
     assert list(batch) == ["Id", "reward"]
+
+
+DAYS = [datetime(2026, 3, day + 1) for day in range(18)]
+MIXED = [35, "007", 36.5, "A7", "38", datetime(2026, 3, 1), *range(100, 112)]
+
+
+@pytest.mark.parametrize(
+    ("ids", "kind"),
+    [
+        (range(35, 53), "xlsx"),
+        (range(35, 53), "parquet"),
+        ([n + 0.5 for n in range(18)], "xlsx"),
+        ([f"{n:03d}" for n in range(18)], "xlsx"),
+        ([str(n) for n in range(18)], "parquet"),
+        (DAYS, "xlsx"),
+        (DAYS, "parquet"),
+        (MIXED, "xlsx"),
+    ],
+)
+def test_ids_keep_their_type_in_every_output(ids, kind):
+    """A look-up by them finds the candidate; and the batch, filled in, is read."""
+    table = GRID.assign(id=pd.Series(list(ids)), plate=[1, 2, 3] * 6)
+    write, read = (
+        (pd.DataFrame.to_excel, partial(pd.read_excel, dtype={"id": object}))
+        if kind == "xlsx"
+        else (pd.DataFrame.to_parquet, pd.read_parquet)
+    )
+    write(table, f"arms.{kind}", index=False)
+    words = [f"arms.{kind}", "--drop=plate", "--batch-size=18", "--max-repeats=1"]
+    for more in (["--with-columns"], ["--per-measurement"]):
+        path = f"n{len(more[0])}.{kind}"
+        files = [f"--output={path}", f"--predictions=p.{kind}"]
+        assert main(["suggest", *words, *more, *files]) == 0
+        batch = read(path)
+        assert sorted(map(repr, batch["id"])) == sorted(
+            map(repr, read(f"arms.{kind}")["id"])
+        )
+        assert list(map(repr, read(f"p.{kind}")["id"])) == [
+            repr(each) for each in read(f"arms.{kind}")["id"]
+        ]
+        if "plate" in batch:
+            pairs = batch.astype({"id": str}).merge(table.astype({"id": str}), on="id")
+            assert (pairs["plate_x"] == pairs["plate_y"]).all()
+    # In CSV files too, which have no types.
+    assert main(["suggest", *words[:2], "--batch-size=9", "--output=n.csv"]) == 0
+    told = pd.read_csv("n.csv", dtype=str)[["id"]].assign(reward=range(9))
+    told.to_csv("r.csv", index=False)
+    words += ["--observations=r.csv", f"--output=rest.{kind}"]
+    assert main(["suggest", *words]) == 0
+    assert len(read(f"rest.{kind}")) == 9
+
+
+@pytest.mark.parametrize(
+    ("ids", "cells"),
+    [
+        ([str(n) for n in range(35, 53)], [*range(35, 53)]),
+        ([f"{n:03d}" for n in range(18)], [f"{n:03d}" for n in range(18)]),
+        ([f"{n}e5" for n in range(18)], [f"{n}e5" for n in range(18)]),
+        ([f"{n}.0" for n in range(18)], [f"{n}.0" for n in range(18)]),
+        (["A7", *map(str, range(17))], ["A7", *map(str, range(17))]),
+        ([str(10**17 + n) for n in range(18)], [str(10**17 + n) for n in range(18)]),
+    ],
+)
+def test_ids_of_a_csv_file_are_numbers_if_programs_read_them_so(ids, cells, suggest):
+    suggest(GRID.assign(id=ids), None, "--predictions", "p.xlsx")
+    assert list(pd.read_excel("p.xlsx", dtype={"id": object})["id"]) == cells
+    suggest(GRID.assign(id=ids), None, "--predictions", "p.csv")
+    assert list(pd.read_csv("p.csv", dtype=str)["id"]) == ids
+
+
+def test_ids_with_decimals_have_a_point_beside_decimal_commas():
+    ARMS.assign(id=np.arange(18) + 0.5).to_parquet("arms.parquet", index=False)
+    told = pd.DataFrame({"id": ["0.5", "1.5"], "reward": [1.5, 2.5]})
+    told.to_csv("r.csv", index=False, sep=";", decimal=",")
+    words = ["arms.parquet", "--observations=r.csv", "--batch-size=16"]
+    assert main(["suggest", *words, "--per-measurement", "--max-repeats=1"]) == 0
+    batch = pd.read_csv("next.csv", sep=";", dtype=str)
+    assert set(batch["id"]) == {f"{n + 0.5}" for n in range(2, 18)}
+
+
+def test_only_whole_numbers_lose_their_decimals(suggest):
+    arms = ARMS.assign(id=["v1", "v2", "7", *(f"K{n}" for n in range(15))])
+    told = pd.DataFrame({"id": ["7.0", "v2"], "reward": [1.0, 2.0]})
+    _, said = suggest(arms, told)
+    assert "2 of them measured" in said
+    _, said = suggest(arms, told.replace("v2", "v2.0"), code=2)
+    assert "measures id 'v2.0' in row 2" in said

@@ -106,12 +106,12 @@ def test_unknown_ids_and_missing_columns_are_refused(library, capsys, monkeypatc
     Path("told.csv").write_text("id,reward\nnobody,1\n")
     words = ["suggest", "arms.parquet", "--observations=told.csv"]
     assert main(words) == 2
-    assert "measures id 'nobody' in row 1 " in capsys.readouterr().err
+    assert "measures id 'nobody' in row 2 " in capsys.readouterr().err
     assert main([*words, "--id", "name"]) == 2
     assert "has no column 'name'" in capsys.readouterr().err
     library.loc[5, "id"] = None
     suggest(library, code=2)
-    assert "has no id in row 6 " in capsys.readouterr().err
+    assert "has no id in row 7 " in capsys.readouterr().err
 
 
 def test_a_simulation_is_that_of_the_table(library, reads, capsys, monkeypatch):

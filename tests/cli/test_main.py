@@ -84,6 +84,32 @@ def test_an_output_that_cannot_be_written_is_an_error(capsys):
     assert "file" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "cp932"])
+def test_names_that_the_output_cannot_show_are_replaced(monkeypatch, encoding):
+    """Also where it is a file; NEXT and the page have the names."""
+    names = ["\u03b1-pinene \u00e4", "\u7532\u9187", "\U0001d6fc"]
+    arms = pd.DataFrame({"id": names, "x": range(3)})
+    arms.to_csv("arms.csv", index=False)
+    screen = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr("sys.stdout", screen)
+    assert main(["suggest", "arms.csv", "--batch-size=3", "--report=r.html"]) == 0
+    screen.flush()
+    assert "?" in screen.buffer.getvalue().decode(encoding)
+    assert set(pd.read_csv("next.csv")["id"]) == set(names)
+    assert all(name in Path("r.html").read_text("utf-8") for name in names)
+
+
+def test_the_batch_is_written_before_it_is_shown(monkeypatch):
+    pd.DataFrame({"id": list("abc"), "x": range(3)}).to_csv("arms.csv", index=False)
+
+    def broken(*_):
+        raise BrokenPipeError("the reader of the output has gone")
+
+    monkeypatch.setattr("botorch_bkb.cli.suggest.print_summary", broken)
+    assert main(["suggest", "arms.csv", "--batch-size=2"]) == 2
+    assert len(pd.read_csv("next.csv")) == 2
+
+
 @pytest.mark.parametrize("quiet", [False, True])
 def test_a_terminal_shows_what_the_command_does(monkeypatch, quiet):
     screen = io.StringIO()

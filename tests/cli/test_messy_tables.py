@@ -128,8 +128,13 @@ READ = {
     ("2 of them measured, 3 measurements in all, 1 in flight", "plain"): {
         "a workbook of results": (PLAIN, excel(RESULTS)),
     },
-    ("arms.xlsx: 'S0', the first of 2 sheets, is read", "plain"): {
-        "a workbook of two sheets": excel(ARMS, RESULTS),
+    ("24 candidates, 2 of them measured", "plain"): {
+        "sheets that are named": (
+            excel(RESULTS, ARMS),
+            excel(RESULTS.assign(reward=np.nan), RESULTS),
+            ["--sheet", "S1", "--sheet", "S1"],
+        ),
+        "an empty sheet": (excel(pd.DataFrame(), ARMS), excel(RESULTS, pd.DataFrame())),
     },
     (f"column 'heat' {NUMBERS} '{FIRST}' as {FIRST}", "plain"): {
         "a workbook with numbers as text": excel(text(heat=HEAT)),
@@ -214,44 +219,44 @@ REFUSED = {
     "Write bare numbers": {
         "units": (
             csv(text(heat=[f"{value} C" for value in ARMS["heat"]])),
-            f"'heat' has '{ARMS['heat'][0]} C' in row 1 ",
+            f"'heat' has '{ARMS['heat'][0]} C' in row 2 ",
         ),
         "thousands among decimal points": (
             csv(text(load=THOUSANDS)),
-            "'load' has '1,100' in row 1 ",
+            "'load' has '1,100' in row 2 ",
         ),
         "decimal commas far down": (
             csv(ARMS[["id"]].assign(load=range(1, 1 + NUM_ARMS)))
             + b"\n".join(b"%06d,950" % n for n in range(9000))
             + b'\nx,"1,2"\n',
-            "'load' has '1,2' in row 9025 ",
+            "'load' has '1,2' in row 9026 ",
         ),
         "a decimal mark that is not the file's": (
             (german(ARMS), csv(RESULTS), ["--decimal", "."]),
-            f"'heat' has '{ARMS['heat'][0]}' in row 1 ".replace(".", ","),
+            f"'heat' has '{ARMS['heat'][0]}' in row 2 ".replace(".", ","),
         ),
         "thousands by points among decimal commas": (
             german(ARMS.assign(load=["950,5", "20,5", *POINTS[2:]])),
-            "'load' has '950,5' in row 1 ",
+            "'load' has '950,5' in row 2 ",
         ),
         "percent signs of some": (
             csv(cell("load", "10%")),
-            "'load' has '10%' in row 6 ",
+            "'load' has '10%' in row 7 ",
         ),
         "rewards with points between thousands": (
             (PLAIN, b"id;reward;volume\n00390;950;0,5\n00398;1.200;1,5\n"),
-            "'reward' has '1.200' in row 2 of results.csv",
+            "'reward' has '1.200' in row 3 of results.csv",
         ),
         "rewards by bounds": (
             rewards("41.25", ">10000", "13.75", "inf"),
-            "has '>10000' in row 2 of results.csv (the first under the "
-            "header is row 1) (more such rows: 1), which is not a finite number up to",
+            "has '>10000' in row 3 of results.csv (the header counts, as in a "
+            "spreadsheet) (more such rows: 1), which is not a finite number up to",
         ),
     },
     "Pass --decimal , or --decimal .": {
         "thousands or decimals": (
             csv(ARMS[["id", "solvent"]].assign(load=THOUSANDS)),
-            "has numbers such as 1,100 in column 'load', row 1 ",
+            "has numbers such as 1,100 in column 'load', row 2 ",
         ),
         "thousands or decimals far down": (
             b"id;load\n"
@@ -281,7 +286,7 @@ REFUSED = {
     "Write ids alike in both tables": {
         "zeros lost in the results": (
             (PLAIN, ids(lambda column: column.str.lstrip("0"))),
-            "results.csv measures id '390' in row 1 of results.csv",
+            "results.csv measures id '390' in row 2 of results.csv",
         ),
         "zeros lost among the candidates": (
             csv(ARMS.assign(id=IDS.str.lstrip("0"))),
@@ -289,42 +294,67 @@ REFUSED = {
         ),
         "ids in another case": (
             (csv(ARMS.assign(id="a" + IDS)), ids(lambda column: "A" + column)),
-            "measures id 'A00390' in row 1 of results.csv (the first under the header "
-            "is row 1) and 3 more rows, which is not in the table of candidates",
+            "measures id 'A00390' in row 2 of results.csv (the header counts, as in "
+            "a spreadsheet) and 3 more rows, which is not in the table of candidates",
         ),
     },
     "Correct it": {
         "a day that there is not": (
             csv(cell("heat", "2026-02-30", table=with_days(str))),
-            "the date '2026-02-30' in row 6 ",
+            "the date '2026-02-30' in row 7 ",
         ),
         "an id that is taken for an empty cell": (
             csv(cell("id", "NA")),
-            "has no id in row 6 ",
+            "has no id in row 7 ",
         ),
     },
-    "The first line of a CSV file must be the header": {
-        "a batch that was appended to a line without an end": (
-            (PLAIN, csv(RESULTS)[:-1] + b"00402,\n"),
-            "Could not read the table",
-        ),
-        "decimal commas between commas": (
-            (PLAIN, b"id,reward\n00390,1,5\n"),
-            "Expected 2 fields in line 2, saw 3",
-        ),
-        "a title above the header": (
-            b"Plate 7, exported by the reader\n\n" + PLAIN,
-            "Could not read the table",
-        ),
-        "a title above semicolons": (
-            b"Plate 7\n" + german(ARMS),
-            "Could not read the table",
-        ),
+    "The suffix of the name must be that of its kind": {
         "a workbook by another name": (excel(ARMS)[1], "it is a workbook"),
         "a Parquet file by another name": (b"PAR1" + PLAIN, "or a Parquet file"),
+    },
+    "Every row of a CSV file begins a line": {
+        "a batch that was appended to a line without an end": (
+            (PLAIN, csv(RESULTS)[:-1] + b"00402,\n"),
+            "Expected 2 fields in line 5, saw 3",
+        ),
+    },
+    "Otherwise name the column, or remove it; fields with the separator": {
+        "decimal commas between commas": (
+            (PLAIN, b"id,reward\n00390,1,5\n"),
+            "first in row 2 ",
+        ),
+        "row numbers without a name": (ARMS.to_csv().encode(), "first in row 2 "),
+    },
+    "If the first row looks like a title, remove what is above the header": {
+        "a title above the header": (
+            b"Plate 7, exported by the reader\n\n" + PLAIN,
+            "arms.csv has values in a column without a name, first in row 3 ",
+        ),
+        "a title above semicolons": (b"Plate 7\n" + german(ARMS), "first in row 2 "),
+        "two titles above semicolons without decimals": (
+            (PLAIN, b"sep=;\nPlate 7\nRun 3\n\nid;reward\n00390;5\n"),
+            "results.csv has values in a column without a name, first in row 4 ",
+        ),
+        "a title in a workbook": (
+            (
+                PLAIN,
+                excel(
+                    pd.DataFrame([[*RESULTS], *RESULTS.to_numpy()], columns=["7", ""])
+                ),
+            ),
+            "results.xlsx has values in a column without a name, first in row 2 ",
+        ),
+    },
+    "pass --encoding cp1252 if they are right, else gbk, big5, shift_jis, cp1251": {
         "bytes of no encoding": (
             PLAIN + b"99999,30.5,4,s\x81ure\n",
-            "Could not read the table",
+            "arms.csv is not UTF-8. As cp1252 it has the letters ",
+        ),
+        "Russian": (
+            TEXT.replace("EtOH", "\u044d\u0442\u0430\u043d\u043e\u043b").encode(
+                "cp1251"
+            ),
+            "'\u00fd\u00f2\u00e0\u00ed\u00ee\u00eb'",
         ),
     },
     "Save ": {
@@ -347,18 +377,12 @@ REFUSED = {
     "at least one candidate": {
         "an empty workbook": (excel(pd.DataFrame()), "arms.xlsx")
     },
-    "Name it": {
-        "row numbers without a name": (
-            ARMS.to_csv().encode(),
-            "has values in a column without a name, first in row 1 ",
-        ),
-    },
-    "Fill it (NA, None and the like count as empty), remove the row": {
+    "Fill it (NA, None and the like count as empty). If the setting does not": {
         "a word that is taken for an empty cell": (
             csv(solvents("None", [1, 3])),
             "'solvent' has a missing, infinite or huge value in row ",
         ),
-        "a cell of a space": (csv(cell("heat", " ")), "huge value in row 6 "),
+        "a cell of a space": (csv(cell("heat", " ")), "huge value in row 7 "),
         "no number by a word": (
             csv(cell("heat", "n.d.")),
             "arms.csv: these cells count as empty: 'n.d.'.",

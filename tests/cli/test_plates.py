@@ -109,9 +109,11 @@ def test_the_command_says_when_to_stop(minimize, folder, capsys, bandits):
     rows = pd.Index(ARMS["id"]).get_indexer(batch["id"])
     picks = torch.from_numpy(np.repeat(rows, batch["repeats"]))
     progress = bandit.progress(indices=picks)
-    verb = "lower" if minimize else "raise"
-    rise = f"{progress.expected_rise:.2g}"
-    assert f"{verb} the best predicted mean reward by {rise}." in out
+    brings = "This batch may raise the best reward, by how much is unknown: "
+    if minimize:
+        rise = f"{progress.expected_rise:.2g}"
+        brings = f"expected to lower the best predicted mean reward by {rise}."
+    assert brings in out
     share = f"{100 * progress.probability_unmeasured:.0f} %"
     assert f"with a probability of {share}." in out
     best = ARMS["id"][progress.best_arms.tolist()]
@@ -121,6 +123,36 @@ def test_the_command_says_when_to_stop(minimize, folder, capsys, bandits):
     line = next(line for line in out.splitlines() if line.startswith("When to stop:"))
     for sentence in re.findall(r"<li>(.*)</li>", section):
         assert sentence in line
+
+
+@pytest.mark.parametrize("minimize", [False, True], ids=["max", "min"])
+def test_a_rise_beyond_all_results_is_not_told(minimize, folder, capsys, bandits):
+    """No model of 99.5 % may promise 22 % more: it does not know that 100 % is most."""
+    rng = np.random.default_rng(0)
+    arms = pd.DataFrame(
+        {"heat": rng.uniform(20, 99, 60), "load": rng.uniform(0, 9, 60)}
+    )
+    arms.insert(0, "id", [f"C{n}" for n in range(60)])
+    rise = arms["heat"] / 20 + arms["load"] / 2 - 4
+    yields = 99.5 / (1 + np.exp(-rise))
+    yields = 100 - yields if minimize else yields
+    results = pd.DataFrame({"id": arms["id"], "reward": yields.round(1)})
+    arms.to_csv("arms.csv", index=False)
+    words = ["arms.csv", *(["--minimize"] if minimize else [])]
+    verb = "lower" if minimize else "raise"
+    for few, is_told in ((slice(0, 16), False), (slice(0, 48), True)):
+        results[few].to_csv("results.csv", index=False)
+        suggest(*words)
+        said = capsys.readouterr().out
+        found = re.search(rf"expected to {verb} the best .* by ([\d.]+)\. A", said)
+        assert (found is not None) == is_told, said
+        if is_told:
+            assert float(found[1]) < 1
+        else:
+            assert (
+                f"When to stop: This batch may {verb} the best reward, by how much is "
+                "unknown: predictions go beyond all results so far. A"
+            ) in said
 
 
 def test_without_a_model_nothing_is_said(folder, capsys):

@@ -2,6 +2,7 @@
 
 import math
 import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -221,3 +222,56 @@ def test_a_threshold_is_a_number(text, folder, capsys):
     with pytest.raises(SystemExit):
         suggest("--predictions=p.csv", f"--threshold={text}")
     assert f"expected a number, but got '{text}'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["csv", "xlsx", "parquet"])
+def test_only_files_of_earlier_runs_are_replaced(kind, folder, capsys, bandits):
+    files = {
+        "--report": folder / "r.html",
+        "--predictions": folder / f"p.{kind}",
+        "--output": folder / f"n.{kind}",
+    }
+    words = [f"{option}={path}" for option, path in files.items()]
+    suggest(*words)
+    suggest(*words, "--threshold=50")  # by the outputs of the run before
+    own = {option: path.read_bytes() for option, path in files.items()}
+    read, write = {
+        "csv": (pd.read_csv, pd.DataFrame.to_csv),
+        "xlsx": (pd.read_excel, pd.DataFrame.to_excel),
+        "parquet": (pd.read_parquet, pd.DataFrame.to_parquet),
+    }[kind]
+    others = [("--report", b"<html><title>Mine</title>")]
+    others += [("--report", own["--output"]), ("--predictions", own["--output"])]
+    others += [("--output", own["--predictions"])]
+    for option in ("--predictions", "--output"):
+        table = read(files[option])
+        for other in (ARMS, table.assign(remark="mine"), table[["id"]]):
+            write(other, f"other.{kind}", index=False)
+            others.append((option, Path(f"other.{kind}").read_bytes()))
+    for option, data in others:
+        path = files[option]
+        path.write_bytes(data)
+        capsys.readouterr()
+        suggest(*words, code=2)
+        error = capsys.readouterr().err
+        assert path.name in error
+        assert f"Move that file away, or name another {option}." in error
+        assert path.read_bytes() == data
+        path.write_bytes(own[option])
+    assert len(bandits) == 2  # nothing was computed
+    path.write_bytes(others[-1][1])
+    path.rename("moved")  # the remedy
+    suggest(*words)
+
+
+def test_a_workbook_with_more_sheets_is_kept(folder, capsys):
+    words = ["--predictions=p.xlsx", "--output=n.xlsx"]
+    suggest(*words)
+    for name in ("p.xlsx", "n.xlsx"):
+        with pd.ExcelWriter(name, mode="a") as book:
+            RESULTS.to_excel(book, sheet_name="mine", index=False)
+        suggest(*words, code=2)
+        assert name in capsys.readouterr().err
+        assert list(pd.read_excel(name, sheet_name=None)) == ["Sheet1", "mine"]
+        (folder / name).unlink()
+    suggest(*words)

@@ -2,6 +2,7 @@ import argparse
 import base64
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -83,7 +84,8 @@ def measure(folder, num_rows=24, is_noise=False):
 
 def suggest(*words):
     words = ["suggest", "arms.csv", "--reward", "yield & <b>", *words]
-    return main([*words, "--observations=results.csv", "--batch-size=6"])
+    told = ["--observations=results.csv"] if Path("results.csv").exists() else []
+    return main([*words, *told, "--batch-size=6"])
 
 
 def write_report(folder, *words):
@@ -184,7 +186,7 @@ def test_few_measurements_are_not_judged(folder, num_rows):
 @pytest.mark.parametrize(
     ("changed", "is_noise", "verdict"),
     [
-        ({}, True, "Do not trust the model. The model cannot predict the results: "),
+        ({}, True, "Do not trust the model. The model cannot yet be told from gues"),
         (
             {"CHANCE_QUANTILE": -99},
             True,
@@ -334,8 +336,8 @@ def test_a_kernel_is_told_by_its_parts_and_hyperparameters():
     part = "ScaleKernel, MaternKernel"
     assert told["kernel"] == f"AdditiveKernel, {part}, {part}"
     lengthscales = told["part 1 lengthscale"]
-    assert lengthscales.startswith("column 11 1, column 10 2, column 9 3")
-    assert lengthscales.endswith("column 2 10 and 2 more")
+    assert lengthscales.startswith("column 0 12, column 1 11, column 2 10")
+    assert lengthscales.endswith("column 9 3 and 2 more")
     assert told["part 2 outputscale"] == "0.2"
     scaled = ScaleKernel(TanimotoKernel())
     scaled.outputscale = 2.5

@@ -70,9 +70,9 @@ def test_standard_deviations_of_results_are_known_noise(bandits):
 @pytest.mark.parametrize(
     ("stds", "said"),
     [
-        ([1, 2, -0.5, 1, 1, 1, 1], "'sd' of --noise-std has '-0.5' in row 3 "),
-        ([1, 0, 1, 1, 1, 1, 1], "has '0' in row 2 "),
-        ([1, "low", 1, 1, 1, 1, 1], "'low' in row 2 "),
+        ([1, 2, -0.5, 1, 1, 1, 1], "'sd' of --noise-std has '-0.5' in row 4 "),
+        ([1, 0, 1, 1, 1, 1, 1], "has '0' in row 3 "),
+        ([1, "low", 1, 1, 1, 1, 1], "'low' in row 3 "),
         (None, "has no column 'sd'"),
     ],
 )
@@ -112,7 +112,7 @@ def test_replicates_are_no_copies(capsys):
     assert "equal to" not in capsys.readouterr().out
     suggest(pd.concat([RESULTS, RESULTS[3:5]]))
     said = "4 of 9 measurements are equal to another row in every column, such as row"
-    assert f"{said} 8 " in capsys.readouterr().out
+    assert f"{said} 9 " in capsys.readouterr().out
     one = pd.DataFrame({"id": ["L-00"] * 6 + ["L-01"], "reward": [0.0] * 6 + [1.0]})
     suggest(one)
     assert "6 of 7 measurements are equal to" in capsys.readouterr().out
@@ -134,7 +134,7 @@ def test_a_batch_that_was_filled_in_is_kept(form, capsys):
     before = path.read_text()
     assert main(command) == 2
     error = capsys.readouterr().err
-    assert "2 of its rows have entries that the results lack, first in row 1 " in error
+    assert "2 of its rows have entries that the results lack, first in row 2 " in error
     assert path.read_text() == before
     with Path("results.csv").open("a") as file:
         file.writelines(before.splitlines(keepends=True)[1:])
@@ -208,7 +208,7 @@ def test_candidates_whose_last_measurement_failed_are_not_chosen(kind, capsys):
     assert f"failed: 2 ({', '.join(first[1:])})" in capsys.readouterr().out
     unknown = pd.DataFrame({"id": ["L-99"], "reward": ["failed"]})
     suggest(pd.concat([table, unknown]), code=2)
-    assert "measures id 'L-99' in row 11" in capsys.readouterr().err
+    assert "measures id 'L-99' in row 12" in capsys.readouterr().err
 
 
 def test_a_molecule_that_failed_is_not_chosen_from_another_row(capsys):
@@ -257,7 +257,7 @@ def test_results_without_a_header_or_with_two_are_refused(capsys):
     assert "The first line has to be the header" in capsys.readouterr().err
     path.write_text(f"id,reward\n{path.read_text()}id,reward\nL-01,3.5\n")
     assert main(command) == 2
-    assert "has 'reward' in row 8 of told.csv" in capsys.readouterr().err
+    assert "has 'reward' in row 9 of told.csv" in capsys.readouterr().err
 
 
 def test_numbers_may_be_names_of_columns():
@@ -274,7 +274,7 @@ def test_all_incomplete_columns_are_named_and_can_be_left_out(capsys):
     capsys.readouterr()
     suggest(RESULTS, arms=gaps, code=2)
     error = capsys.readouterr().err
-    assert "Column 'g0' has a missing, infinite or huge value in row 2 " in error
+    assert "Column 'g0' has a missing, infinite or huge value in row 3 " in error
     assert "columns with such values are g0, g1, " in error
     assert "g19 and 11 more" in error
     batch = suggest(RESULTS, "--drop-incomplete", arms=gaps)

@@ -52,20 +52,41 @@ def test_one_table_may_have_no_ids(is_last, capsys):
     tables = [write(RESULTS[:4], "a.csv"), write(by_settings, "b.csv")]
     found = suggest(*(tables[0] + tables[1] if is_last else tables[1] + tables[0]))
     pd.testing.assert_frame_equal(found, expected, rtol=1e-3)
-    assert "such as row 1 of b.csv those of R12" in capsys.readouterr().out
+    assert "such as row 2 of b.csv those of R12" in capsys.readouterr().out
 
 
 def test_a_fault_names_its_row_and_its_file(capsys):
     wrong = RESULTS[4:].assign(reward=["1", "2", "3", "high", "5", "6"])
     words = *write(RESULTS[:4], "a.csv"), *write(wrong, "b.csv")
     suggest(*words, code=2)
-    assert "'high' in row 4 of b.csv" in capsys.readouterr().err
+    assert "'high' in row 5 of b.csv" in capsys.readouterr().err
     words = *write(RESULTS, "a.csv"), *write(RESULTS, "a.csv")
     suggest(*words, code=2)
     assert "names a table twice" in capsys.readouterr().err
-    words = *write(RESULTS, "a.csv"), "--observations", "none.csv"
-    suggest(*words)
-    assert "none.csv: it is skipped" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "There is no table at b.csv. Corr"), (b"", "b.csv is empty. Restore its")],
+)
+def test_a_table_of_results_that_is_missing_or_empty_is_an_error(content, said, capsys):
+    """Also beside others. One with a header only has no results yet."""
+    told = write(RESULTS, "a.csv")
+    expected = suggest(*told)
+    if content is not None:
+        Path("b.csv").write_bytes(content)
+    Path("next.csv").unlink()
+    for words in (), told:
+        suggest(*words, "--observations", "b.csv", code=2)
+        error = capsys.readouterr().err
+        assert said in error
+        assert "In the first round, without results, leave out --observations." in error
+    assert not Path("next.csv").exists()
+    write(RESULTS[:0], "b.csv")
+    found = suggest(*told, "--observations", "b.csv")
+    pd.testing.assert_frame_equal(found, expected)
+    first = suggest()
+    pd.testing.assert_frame_equal(suggest("--observations", "b.csv"), first)
 
 
 def test_a_batch_to_append_has_the_form_of_the_last_table():
@@ -94,7 +115,7 @@ def test_every_column_of_molecules_counts(capsys):
     assert batch["id"].iloc[0] in ("P11", "P14")  # the amine of the best results
     wrong = arms.assign(amine=arms["amine"].mask(arms["id"] == "P7", "N(("))
     suggest(*told, "--smiles=acid", "--smiles=amine", arms=wrong, code=2)
-    assert "column 'amine', but 'N((' in row 8 " in capsys.readouterr().err
+    assert "column 'amine', but 'N((' in row 9 " in capsys.readouterr().err
     words = "--smiles=acid", "--smiles=amine", "--skip-invalid", "--report"
     suggest(*told, *words, "page.html", arms=wrong)
-    assert "skipped with their measurements: 1. Rows: 8 (" in capsys.readouterr().out
+    assert "skipped with their measurements: 1. Rows: 9 (" in capsys.readouterr().out

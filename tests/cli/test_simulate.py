@@ -63,7 +63,7 @@ def test_regret_is_in_standard_deviations_of_the_reward(table, capsys):
 def test_minimizing_finds_a_small_reward(table, capsys):
     simulate("--minimize", "--horizon", "60", "--noise-std", "0.01")
     printed = capsys.readouterr().out
-    row = int(re.search(r"Best candidate found: row (\d+),", printed)[1]) - 1
+    row = int(re.search(r"Best candidate found: row (\d+),", printed)[1]) - 2
     assert table["gain"].rank()[row] <= 3
 
 
@@ -131,12 +131,12 @@ def test_one_molecule_written_twice_is_one_candidate(capsys):
     words = ["--smiles", "smiles", "--skip-invalid"]
     problem, _, names = load(*words)
     said = capsys.readouterr().out
-    assert f"such as row {len(table) - 1} those of row 4" in said
+    assert f"such as row {len(table)} those of row 5" in said
     assert "rows without a molecule, skipped with their measurements: 1" in said
     gains = table["gain"].to_numpy()[:-2]
     expected = (gains - gains.mean()) / gains.std()
     np.testing.assert_allclose(problem.mean_rewards, expected)
-    assert names == [f"row {row + 1}" for row in range(len(gains))]
+    assert names == [f"row {row + 2}" for row in range(len(gains))]
     assert f"which is {gains.std():.4g}" in said
 
 
@@ -161,8 +161,8 @@ def test_repetitions_are_campaigns_of_their_own(table, capsys):
     [
         ({}, ["--reward", "cost"], "no column 'cost'"),
         ({"gain": 1.0}, [], "'gain' to vary, but it is constant. Drop it if"),
-        ({"gain": "high"}, [], "'gain' has 'high' in row 1"),
-        ({"gain": [np.nan, *range(59)]}, [], "'gain' has an empty cell in row 1 ("),
+        ({"gain": "high"}, [], "'gain' has 'high' in row 2"),
+        ({"gain": [np.nan, *range(59)]}, [], "'gain' has an empty cell in row 2 ("),
         ({"gain": 1e308}, [], "not a finite number up to 1e+100"),
         ({}, ["--smiles", "text"], "has no column 'text'"),
         ({}, ["--max-repeats=2", "--horizon=121"], "allows 120 measurements of"),
@@ -187,4 +187,21 @@ def test_ids_are_no_feature_and_name_the_best_arm(table, capsys):
     best = int(re.search(r"candidate found: row (\d+)", capsys.readouterr().out)[1])
     rounds = simulate("--id", "well", "--horizon", "30")
     pd.testing.assert_frame_equal(rounds, expected)
-    assert f"Best candidate found: {best - 1:04d}, " in capsys.readouterr().out
+    assert f"Best candidate found: {best - 2:04d}, " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["rounds.csv", "regret.png"])
+@pytest.mark.parametrize("command", ["simulate", "demo"])
+def test_only_files_of_earlier_runs_are_replaced(name, command, table, capsys):
+    words = ["--horizon=6", "--quiet", "--output=out"]
+    words += ["--num-arms=20"] if command == "demo" else ["table.csv", "--reward=gain"]
+    for _ in range(2):
+        assert main([command, *words]) == 0
+    path = Path("out") / name
+    path.write_bytes(b"id,gain\n1,2\n")
+    capsys.readouterr()
+    assert main([command, *words]) == 2
+    captured = capsys.readouterr()
+    assert f"would replace {path}, which no earlier run wrote" in captured.err
+    assert captured.out == ""
+    assert path.read_bytes() == b"id,gain\n1,2\n"

@@ -35,6 +35,7 @@ from tests.integrations.ax_clients import (
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from ax.adapter.registry import Generators
+    from ax.core.analysis_card import AnalysisCardGroup, ErrorAnalysisCard
     from ax.generation_strategy.generation_node import GenerationNode
     from ax.generation_strategy.generator_spec import GeneratorSpec
     from ax.generation_strategy.transition_criterion import MinTrials
@@ -128,6 +129,42 @@ def test_trials_of_others_count(tmp_path):
     client.complete_trial(by_hand, raw_data={"y": 2.0})
     assert node.update().counts[7] == 1
     assert node.best_parameterization()[3] == "standard"
+
+
+def cards_of(card):
+    return (
+        [card, *(one for each in card.children for one in cards_of(each))]
+        if (isinstance(card, AnalysisCardGroup))
+        else [card]
+    )
+
+
+@pytest.mark.parametrize("num_trials", [0, 1, 7])
+def test_ax_analyses_show_the_results_and_predict_is_the_bandit_s(num_trials, tmp_path):
+    """No analysis fails, from the first trial on; also of a client that was loaded."""
+    client = new_client(grid_node("GPBandit"))
+    play(client, num_trials)
+    for each in (client, reload(client, tmp_path)):
+        (overview,) = each.compute_analyses(display=False)
+        cards = cards_of(overview)
+        assert not [one for one in cards if isinstance(one, ErrorAnalysisCard)]
+        if num_trials:
+            titles = [one.title for one in cards]
+            assert "Observed Arm Effects on y" in titles
+            assert "Summary for e" in titles
+        points = [{"T": 20.0, "solvent": "A"}, {"T": 60.0, "solvent": "C"}]
+        expected = find_bandit_node(each).predict(points)
+        for found, one in zip(each.predict(points), expected, strict=True):
+            assert found["y"] == pytest.approx(one["y"])
+
+
+def test_seconds_of_trials_have_the_type_that_a_database_gives_back():
+    """Of several trials at once, all but the first were fitted in no time."""
+    client = new_client()
+    client.get_next_trials(max_trials=3)
+    trials = client._experiment.trials.values()
+    times = [trial.generator_run.fit_time for trial in trials]
+    assert [type(time) for time in times] == [float] * 3
 
 
 def test_a_setting_that_fails_is_not_the_next_trial_and_one_abandoned_never_is_again():

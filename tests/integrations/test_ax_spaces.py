@@ -1,6 +1,7 @@
 """Search spaces, objectives and tables of Ax: honoured, or refused by name."""
 
 import itertools
+import re
 import warnings
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 
+from botorch_bkb import BKB
 from botorch_bkb.acquisition import BatchUpperConfidenceBound
 from botorch_bkb.arms import ProductArms
 from botorch_bkb.optim import optimize_acqf_finite
@@ -169,6 +171,35 @@ def test_more_combinations_are_a_product_space(tmp_path):
     assert node.arms.parameters(index) == standard
 
 
+@pytest.mark.parametrize("size", [5, 900])
+def test_integer_ranges_are_enumerated_as_their_choices_are(tmp_path, size):
+    """Also in a product space; with a log scale, the logarithm is the feature."""
+    values = range(size)
+    others = [choices("m", list(range(200)), "int", is_ordered=True)]
+    chosen = []
+    for parameter in (
+        rows(name="n", bounds=(values[0], values[-1])),
+        choices("n", list(values), "int", is_ordered=True),
+    ):
+        client = new_client(
+            BanditNode(ChoiceGrid(), seed=2),
+            [parameter, *others],
+            parameter_constraints=["n <= 6"],
+        )
+        for number in range(4):
+            ((_, parameters),) = client.get_next_trials(1).items()
+            client.complete_trial(number, raw_data={"y": float(parameters["n"])})
+            chosen.append(parameters)
+            client = reload(client, tmp_path)
+    assert chosen[:4] == chosen[4:]
+    assert {type(parameters["n"]) for parameters in chosen} == {int}
+    node = grid_node()
+    logarithms = rows(name="n", bounds=(1, 8), scaling="log")
+    new_client(node, [logarithms]).get_next_trials(1)
+    expected = np.log(np.arange(1, 9))[:, None]
+    np.testing.assert_allclose(node.bandit.arms, expected, rtol=1e-15)
+
+
 def test_as_many_combinations_as_a_table_takes_are_a_table():
     parameters = [choices("a", list(range(1000)), "int", is_ordered=True)]
     for size, is_table in ((100, True), (101, False)):
@@ -225,11 +256,15 @@ REFUSED = [
         {"goal": {"pruning_target_parameterization": {"T": 20.0, "solvent": "A"}}},
     ),
     (
-        "'x' is a RangeParameter",
-        {"parameters": [rows(name="x", bounds=(1, 19), scaling="log")]},
+        "'x' is a RangeParameter of type FLOAT. Give a range a `step_size`",
+        {"parameters": [rows(name="x", parameter_type="float")]},
     ),
     (
-        "'double' is a DerivedParameter",
+        "of at most 100,000 integers, but 'x' is .*INT. Give a range a `step_",
+        {"parameters": [rows(100_001, name="x")]},
+    ),
+    (
+        "'double' is a DerivedParameter of type FLOAT. .*leave out derived",
         {
             "parameters": [
                 *two_parameters(),
@@ -338,7 +373,7 @@ def test_a_pandas_table_whose_arms_have_names(tmp_path, suffix):
 @pytest.mark.parametrize(
     ("id", "match"),
     [
-        ("id", "the id '9' more than once, again in row 3"),
+        ("id", "the id '9' more than once, again in row 4"),
         ("b", r"no column 'b'.*\['id', 'a', 'name'\].*`id`"),
         (None, "numbers only, but column 'name' has 'x'"),
     ],
@@ -346,9 +381,54 @@ def test_a_pandas_table_whose_arms_have_names(tmp_path, suffix):
 def test_columns_that_do_not_fit_are_named(tmp_path, id, match):
     table = pd.DataFrame({"id": [4, 9, 9], "a": [0.1, 0.2, 0.9], "name": ["x"] * 3})
     table.to_csv(tmp_path / "arms.csv", index=False)
-    node = BanditNode(ArmFile(tmp_path / "arms.csv", id=id), factory="BKB")
     with pytest.raises(InputDataError, match=match):
-        new_client(node, [rows(3)]).get_next_trials(1)
+        ArmFile(tmp_path / "arms.csv", id=id)
+
+
+@pytest.mark.parametrize(
+    ("array", "match"),
+    [(np.zeros(20), "A x d.*got \\(20,\\)"), (np.full((20, 2), np.nan), "row 0")],
+)
+def test_an_array_that_is_no_table_is_refused_at_once(tmp_path, array, match):
+    np.save(tmp_path / "arms.npy", array)
+    with pytest.raises(Exception, match=match):
+        ArmFile(tmp_path / "arms.npy")
+
+
+TABLE = pd.DataFrame({"mass": [0.1, 0.2, 0.9], "charge": [1.0, -1.0, 2.0]})
+
+
+@pytest.mark.parametrize(
+    "arms",
+    [TABLE, TABLE.to_numpy(), torch.tensor(TABLE.to_numpy()), TABLE.values.tolist()],
+)
+def test_arms_that_are_no_file_are_refused_with_the_calls_that_work(
+    tmp_path, monkeypatch, arms
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputDataError, match="ArmFile or a `ChoiceGrid") as caught:
+        BanditNode(arms)
+    save, call, *_ = re.findall("`(.*?)`", str(caught.value).partition("got")[2])
+    known = {"pandas": pd, "arms": arms, "BanditNode": BanditNode, "ArmFile": ArmFile}
+    exec(save, known)
+    node = eval(call, known)
+    new_client(node, [rows(3)]).get_next_trials(1)
+    np.testing.assert_array_equal(node.bandit.arms, TABLE)
+
+
+@pytest.mark.parametrize(
+    ("match", "options"),
+    [
+        ("ArmFile or a .*, but got a str", {"arms": "arms.csv"}),
+        ("or a `ChoiceGrid\\(\\)`", {"arms": ChoiceGrid}),
+        ("give its `name`", {"factory": BKB}),
+        ("`seed` to be an integer", {"seed": None}),
+        ("`time_unit` .*a number of seconds", {"time_unit": "1 h"}),
+    ],
+)
+def test_arguments_of_a_node_are_refused_at_once(match, options):
+    with pytest.raises(InputDataError, match=match):
+        BanditNode(**{"arms": ChoiceGrid(), **options})
 
 
 # The modular route --------------------------------------------------------------------

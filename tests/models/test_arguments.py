@@ -1,5 +1,8 @@
 """What models, kernels and acquisition functions refuse, and by which error."""
 
+import math
+import re
+
 import pytest
 import torch
 from botorch.exceptions.errors import (
@@ -39,7 +42,11 @@ ONE_NOISE = "one noise variance, or 12, one per"
             r"`train_Y` without NaN.*train_Y\[3, 0\] is",
         ),
         ({"inducing_points": "all"}, InputDataError, "`inducing_points` to be a den"),
-        ({"inducing_points": X[:2] * torch.nan}, InputDataError, "finite `inducing_p"),
+        (
+            {"inducing_points": X[:2] * torch.nan},
+            InputDataError,
+            "`inducing_points` without",
+        ),
         ({"inducing_points": X[:, :1]}, BotorchTensorDimensionError, "of shape m x 2"),
         ({"inducing_points": X[:0]}, BotorchTensorDimensionError, "at least one row"),
         ({"covar_module": "rbf"}, InputDataError, "Kernel object, but got 'rbf'"),
@@ -56,12 +63,43 @@ ONE_NOISE = "one noise variance, or 12, one per"
             ONE_NOISE,
         ),
         ({"train_X": X.expand(2, 12, 2)}, UnsupportedError, "Expected unbatched"),
+        ({"train_Y": Y.expand(2, 12, 1)}, UnsupportedError, "Expected unbatched"),
         ({"train_Y": torch.cat([Y, Y], dim=-1)}, UnsupportedError, "one output in"),
     ],
 )
 def test_models_name_the_argument_that_is_wrong(change, error, match):
     with pytest.raises(error, match=match):
         SingleTaskDTCGP(**{"train_X": X, "train_Y": Y, **change}).posterior(X)
+
+
+COLUMN = "`{0}` to be a column with a row for each row.*Use `{0}.reshape"
+
+
+@pytest.mark.parametrize("model_class", [SingleTaskDTCGP, TimeVaryingGP])
+@pytest.mark.parametrize("name", ["train_Y", "train_Yvar"])
+@pytest.mark.parametrize("rows", [slice(11), slice(1), slice(0)])
+def test_training_data_have_one_length(model_class, name, rows):
+    data = {"train_X": X, "train_Y": Y, "train_Yvar": torch.full_like(Y, 0.1)}
+    with pytest.raises(BotorchTensorDimensionError, match=COLUMN.format(name)):
+        model_class(**{**data, name: data[name][rows]})
+    with pytest.raises(BotorchTensorDimensionError, match=COLUMN.format(name)) as error:
+        model_class(**{**data, name: data[name][:, 0]})
+    remedy = re.findall("Use `(.*?)`", str(error.value))[0]
+    column = eval(remedy, {name: data[name][:, 0]})
+    model_class(**{**data, name: column})
+    infinite = data[name].index_fill(0, torch.tensor([2]), math.inf)
+    with pytest.raises(InputDataError, match=rf"{name}\[2, 0\] is inf"):
+        model_class(**{**data, name: infinite})
+    with pytest.raises(InputDataError, match="share the same dtype"):
+        model_class(**{**data, name: data[name].float()})
+
+
+@pytest.mark.parametrize("Y_new", [Y[:2], Y[:1], Y[:3, 0], Y[:3].expand(3, 2)])
+def test_conditioning_takes_one_outcome_per_point(Y_new):
+    with pytest.raises(BotorchTensorDimensionError, match=COLUMN.format("Y")):
+        model().condition_on_observations(X[:3], Y_new)
+    with pytest.raises(InputDataError, match=r"`Y` without NaN.*Y\[0, 0\] is nan"):
+        model().condition_on_observations(X[:3], Y[:3] * math.nan)
 
 
 def model():

@@ -1,5 +1,6 @@
 """The DTC model against the dense answer and against BoTorch's own exact GP."""
 
+import io
 import math
 
 import numpy as np
@@ -13,7 +14,9 @@ from botorch.acquisition import (
 )
 from botorch.acquisition.knowledge_gradient import qKnowledgeGradient
 from botorch.exceptions.errors import UnsupportedError
+from botorch.exceptions.warnings import InputDataWarning
 from botorch.models import ModelListGP, SingleTaskGP
+from botorch.models.kernels.orthogonal_additive_kernel import OrthogonalAdditiveKernel
 from botorch.models.transforms import Normalize
 from botorch.optim import optimize_acqf, optimize_acqf_discrete
 from botorch.sampling.normal import SobolQMCNormalSampler
@@ -137,7 +140,8 @@ def test_all_points_inducing_recovers_the_exact_gp(train_yvar, clustered, genera
         model = SingleTaskDTCGP(
             X, Y, Yvar, inducing_points=S, input_transform=Normalize(3)
         )
-        model.load_state_dict(exact.state_dict())
+        with pytest.warns(InputDataWarning, match="has no inducing points"):
+            model.load_state_dict(exact.state_dict())
         assert_same_posterior(model.posterior(X_test), exact.posterior(X_test), 1e-8)
 
 
@@ -266,20 +270,61 @@ def test_model_list_subset_and_dataset_construction(generator):
     torch.testing.assert_close(built.posterior(X[:4]).mean, model.posterior(X[:4]).mean)
 
 
-def test_state_dict_holds_hyper_parameters_only(generator):
+def reloaded(model):
+    """Return the state dict after a trip through a file."""
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.double, torch.float])
+@pytest.mark.parametrize("as_list", [False, True])
+@pytest.mark.filterwarnings("ignore:The model inputs are of type")
+def test_a_state_dict_brings_back_the_inducing_points(dtype, as_list, generator):
     X, Y = make_data(generator)
-    model = SingleTaskDTCGP(X, Y, inducing_points=X[:7], input_transform=Normalize(3))
-    model.posterior(X[:3])
+
+    def make(S=None, rows=slice(None), dtype=torch.double):
+        X_rows, Y_rows = X[rows].to(dtype), Y[rows].to(dtype)
+        options = {"inducing_points": S, "input_transform": Normalize(3)}
+        model = SingleTaskDTCGP(X_rows, Y_rows, **options)
+        return ModelListGP(model, model) if as_list else model
+
+    def points_of(model):
+        return (model.models[1] if as_list else model).inducing_points
+
+    S = 0.5 * (X[:7] + X[7:14])  # not of the data
+    saved = make(S)
+    state = reloaded(saved)
+    for new in (make(dtype=dtype), make(X[:2], dtype=dtype)):
+        new.load_state_dict(state)
+        torch.testing.assert_close(points_of(new), S.to(dtype))
+        if dtype == torch.double:
+            mean = saved.posterior(X[:3]).mean
+            torch.testing.assert_close(new.posterior(X[:3]).mean, mean)
+    exact = make(S)
+    exact.load_state_dict(reloaded(make()))
+    assert torch.equal(points_of(exact), points_of(make()))
+    # A model of other data keeps its own, as when Ax refits or cross-validates.
+    for rows in (slice(1, None), slice(-1), [*range(len(X)), 0]):
+        other = make(X[:2], rows)
+        other.load_state_dict(state)
+        assert torch.equal(points_of(other), X[:2])
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_state_dict_of_version_1_0_loads_with_a_warning(strict, generator):
+    X, Y = make_data(generator)
+    model = plain_model(X, Y, make_kernel("rbf"), inducing_points=X[:7])
     state = model.state_dict()
-    assert all(value.numel() <= 3 for value in state.values())
-    stock = SingleTaskGP(X, Y, input_transform=Normalize(3))
-    assert state.keys() == stock.state_dict().keys()
-    # Into a model of other data, as Ax does when it cross-validates.
-    other = SingleTaskDTCGP(X[:30], Y[:30], input_transform=Normalize(3))
-    other.load_state_dict(state)
-    torch.testing.assert_close(
-        other.covar_module.lengthscale, model.covar_module.lengthscale
-    )
+    del state["_extra_state"]
+    new = plain_model(X, Y, RBFKernel().double())
+    with pytest.warns(InputDataWarning, match="no inducing points.*`set_inducing_poin"):
+        new.load_state_dict(state, strict=strict)
+    new.set_inducing_points(model.inducing_points)
+    torch.testing.assert_close(new.posterior(X).mean, model.posterior(X).mean)
+    with pytest.raises(RuntimeError, match="Missing key"):
+        new.load_state_dict({"_extra_state": model.get_extra_state()})
 
 
 def test_factors_follow_data_mode_and_dtype(generator):
@@ -328,6 +373,42 @@ def test_resampling_keeps_inputs_with_the_stated_probabilities(generator):
     drawn = torch.rand(30, generator=torch.Generator().manual_seed(1)) < kept
     assert 0 < drawn.sum() < 30
     assert torch.equal(model.inducing_points, unique[drawn])
+
+
+@pytest.mark.parametrize("per_dim_lengthscales", [True, False])
+@pytest.mark.parametrize("second_order", [True, False])
+def test_orthogonal_additive_kernels(per_dim_lengthscales, second_order, generator):
+    """Their base kernel is a batch, one kernel per feature."""
+    X, Y = make_data(generator)
+
+    def make_oak():
+        return OrthogonalAdditiveKernel(
+            dim=3,
+            per_dim_lengthscales=per_dim_lengthscales,
+            second_order=second_order,
+            dtype=torch.double,
+        )
+
+    Yvar = torch.full_like(Y, 0.05)
+    X_test = torch.rand(4, 5, 3, generator=generator, dtype=torch.double)
+    exact = SingleTaskGP(X, Y, Yvar, covar_module=make_oak())
+    model = SingleTaskDTCGP(X, Y, Yvar, covar_module=make_oak())
+    for points in (X_test, X_test[0], X_test[:, :1]):
+        assert_same_posterior(model.posterior(points), exact.posterior(points), 1e-8)
+    many = torch.rand(600, 3, generator=generator, dtype=torch.double)
+    for S in (None, X[:6]):
+        model.set_inducing_points(S)
+        large = model.posterior(many).variance
+        torch.testing.assert_close(large[:5], model.posterior(many[:5]).variance)
+        new = (many[:2], Y[:2], Yvar[:2])
+        conditioned = model.condition_on_observations(*new, reproject=False)
+        assert (conditioned.posterior(many).variance < large + 1e-9).all()
+    scaled = ScaleKernel(make_oak())
+    if per_dim_lengthscales:  # BoTorch's own model fails at it
+        with pytest.raises(UnsupportedError, match="pass `per_dim_lengthscales=False`"):
+            SingleTaskDTCGP(X, Y, covar_module=scaled)
+    else:
+        assert SingleTaskDTCGP(X, Y, covar_module=scaled).posterior(X_test[0])
 
 
 def test_a_large_joint_posterior_stays_lazy(generator):

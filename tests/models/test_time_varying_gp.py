@@ -1,13 +1,26 @@
 """The GP over space and time is equations (7) and (8), and learns the rate."""
 
 import math
+import re
 import warnings
+from copy import deepcopy
 
 import numpy as np
 import pytest
 import torch
+from botorch.exceptions.errors import UnsupportedError
 from botorch.exceptions.warnings import InputDataWarning
 from botorch.fit import fit_gpytorch_mll
+from botorch.models.transforms.input import (
+    ChainedInputTransform,
+    FilterFeatures,
+    InputPerturbation,
+    InputStandardize,
+    Log10,
+    Normalize,
+    Round,
+    Warp,
+)
 from gpytorch.kernels import MaternKernel, RBFKernel
 from gpytorch.means import ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
@@ -104,6 +117,7 @@ def test_the_rate_is_learned_by_the_marginal_likelihood():
 
 
 def test_a_stationary_kernel_over_time_takes_its_place():
+    """Without a rate, time may be normalized."""
     X, times, Y = drifting_data(0.05, num_times=10)
     smooth = MaternKernel().double()
     smooth.lengthscale = 5.0
@@ -113,3 +127,67 @@ def test_a_stationary_kernel_over_time_takes_its_place():
     time = smooth(inputs[:, 1:]).to_dense()
     torch.testing.assert_close(model.covar_module(inputs).to_dense(), space * time)
     assert smooth.active_dims is None  # the kernel that was given stays as it was
+    make_model(X, times, Y, temporal_kernel=smooth, input_transform=Normalize(2))
+
+
+SPACE = [0, 1]
+TIME = 3
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        Normalize(TIME),
+        Normalize(TIME, bounds=torch.tensor([[0.0] * 3, [1.0, 1.0, 60.0]])),
+        InputStandardize(TIME),
+        ChainedInputTransform(a=Normalize(TIME, indices=SPACE), b=Normalize(TIME)),
+        Round(integer_indices=[2]),
+        Log10(indices=[2]),
+        Warp(TIME, indices=[2], batch_shape=torch.Size([])),
+        FilterFeatures(torch.tensor([0, 2])),
+    ],
+    ids=lambda transform: type(transform).__name__,
+)
+def test_transforms_of_the_time_column_are_refused(transform):
+    stream = torch.Generator().manual_seed(0)
+    X = torch.rand(12, 2, generator=stream, dtype=torch.double)
+    times, Y = torch.arange(12.0).double(), X.sum(dim=-1, keepdim=True)
+    before = deepcopy(transform.state_dict())
+    name = type(transform).__name__
+    for factor in (1.0, 0.05):  # also of times that Warp takes
+        with pytest.raises(UnsupportedError, match=f"the last.*time.*{name}") as e:
+            make_model(X, factor * times, Y, input_transform=transform)
+    assert str(transform.state_dict()) == str(before)
+    remedy = re.findall("such as `(.*?)`", str(e.value))[0]
+    plain = make_model(X, times, Y)
+    model = make_model(10 * X, times, Y, input_transform=eval(remedy))
+    assert model.forgetting_rate == plain.forgetting_rate
+    # Space is normalized, and time is not.
+    points = torch.cat([X, 14.5 + 0 * times.unsqueeze(-1)], dim=-1)
+    low, high = X.min(0).values, X.max(0).values
+    same = make_model((X - low) / (high - low), times, Y)
+    unit = torch.cat([(points[:, :2] - low) / (high - low), points[:, 2:]], dim=-1)
+    torch.testing.assert_close(
+        model.posterior(points * torch.tensor([10.0, 10.0, 1.0])).mean,
+        same.posterior(unit).mean,
+    )
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        InputStandardize(TIME, indices=SPACE),
+        Warp(TIME, indices=SPACE, batch_shape=torch.Size([])),
+        ChainedInputTransform(
+            a=Normalize(TIME, indices=SPACE), b=Round(integer_indices=[0])
+        ),
+        InputPerturbation(torch.tensor([[0.0, 0.0, 0.0], [0.01, 0.0, 0.0]]).double()),
+    ],
+    ids=lambda transform: type(transform).__name__,
+)
+def test_transforms_of_space_are_taken(transform):
+    X = torch.linspace(0.1, 0.9, 24, dtype=torch.double).reshape(12, 2)
+    times = torch.arange(12.0).double()
+    model = make_model(X, times, X[:, :1] + 0.0, input_transform=transform)
+    later = torch.tensor([[0.2, 0.3, 13.5]]).double()
+    assert model.posterior(later).mean.isfinite().all()

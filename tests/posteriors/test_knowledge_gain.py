@@ -9,7 +9,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from botorch_bkb.arms import PullCounts, PullLimits
-from botorch_bkb.posteriors import FilterPosterior, upper_bounds
+from botorch_bkb.models.utils.rows import Duplicates
+from botorch_bkb.posteriors import FilterPosterior, replay, upper_bounds
 from botorch_bkb.posteriors.arm_shard import expected_rise, largest
 from botorch_bkb.posteriors.upper_bounds import best_arm_limits
 from tests.posteriors import ATOL, each_dtype, longs
@@ -69,7 +70,8 @@ def batch(mean, variance, used, size, dtype=torch.float64, pending=(), limits=No
     )
     used = PullCounts(longs(*used), torch.ones(len(used), dtype=torch.long))
     limits = limits or PullLimits.unlimited(mean, len(mean))
-    found = best_arm_limits(moments, limits, used, longs(*pending), size)
+    none = Duplicates(longs(), longs())
+    found = best_arm_limits(moments, limits, used, longs(*pending), size, none)
     return found.left.tolist()
 
 
@@ -99,7 +101,7 @@ def test_a_batch_is_of_distinct_arms_that_tell_most(seed, num_arms, size):
     gains = mock.Mock(side_effect=lambda mean, *_: mean.clone())
     with (
         mock.patch.object(upper_bounds, "expected_rise", gains),
-        mock.patch.dict(globals(), {"expected_rise": gains}),
+        mock.patch.object(replay, "expected_rise", gains),
     ):
         assert batch(gain, gain, pulled, size, limits=limits) == expected
 

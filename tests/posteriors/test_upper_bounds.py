@@ -16,9 +16,15 @@ from hypothesis import strategies as st
 from botorch_bkb.arms import PullLimits
 from botorch_bkb.arms.table import UNLIMITED
 from botorch_bkb.models.kernels import PrecomputedKernel
-from botorch_bkb.posteriors import FilterPosterior, SparseArmKalmanFilter
+from botorch_bkb.posteriors import (
+    ArmPosterior,
+    FilterPosterior,
+    SparseArmKalmanFilter,
+)
 from botorch_bkb.posteriors.replay import Observation, ReplayedFilter
 from botorch_bkb.posteriors.upper_bounds import first_crossing, UpperBounds
+from tests.bandits import rbf
+from tests.helpers import gram_matrix, LargestTensor
 from tests.posteriors import ATOL, each_dtype, longs, NOISE, NUM_ARMS, Problem
 from tests.reference import time_varying_posterior
 
@@ -78,6 +84,23 @@ def test_pulls_without_reward_condition_as_dense_algebra_does(
     torch.testing.assert_close(
         chained.variances(everything), given.variances(everything)
     )
+
+
+def test_the_first_batch_over_many_arms_stays_within_its_budget():
+    """96 numbers for each of 200,000 arms would be 147 MiB."""
+    arms = torch.rand(200_000, 2, generator=torch.Generator().manual_seed(0)).double()
+    posterior = ArmPosterior(arms, rbf(0.3), 0.1, max_feature_bytes=2**24)
+    with LargestTensor() as largest:
+        given = posterior.given({arm * 8000: 1 for arm in range(24)})
+        found = given.largest_bounds(SCALE, len(arms))
+    assert largest.nbytes <= 2**25
+    values = torch.empty_like(found.values)
+    values[found.arms] = found.values
+    pulls, seen = arms[:184_001:8000], arms[[3, 4000, 199_999]]
+    K, cross = gram_matrix(rbf(0.3), pulls), gram_matrix(rbf(0.3), pulls, seen)
+    lost = (cross * np.linalg.solve(K + 0.1 * np.eye(24), cross)).sum(axis=0)
+    expected = SCALE * np.sqrt(1 - lost)
+    np.testing.assert_allclose(values[[3, 4000, 199_999]], expected, rtol=1e-9)
 
 
 @given(

@@ -14,7 +14,7 @@ table of arms that has moved.
 
 Use one-arm trials: Ax merges repeats within a batch trial. The node releases failed and
 abandoned trials. On the other route, Ax reports abandoned trials as pending forever, so
-mark them failed instead. The page "What works in Ax" lists what is supported.
+mark them failed instead. The page "Ax" lists what is supported.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.arms import ProductArms
+from botorch_bkb.checks import check_arms
 from botorch_bkb.cli.tables import (
     is_numeric,
     read_table,
@@ -37,6 +38,10 @@ from botorch_bkb.cli.tables import (
 
 Parameters = Mapping[str, Any]
 MAX_TABLE_SIZE = 100_000
+DISCRETE_REMEDY = (
+    "Give a range a `step_size`, or list its values as a choice (Ax allows 1,000); "
+    "leave out derived parameters."
+)
 _FOLDERS: list[Path] = []
 _CONSTRAINT_TOLERANCE = 1e-8  # Ax's own
 
@@ -138,7 +143,7 @@ class ArmFile(ArmSource):
 
     Raises:
         FileNotFoundError: If there is no such file.
-        InputDataError: If the file has another checksum.
+        InputDataError: If the file has another checksum, or is not a table of numbers.
 
     Example:
         >>> table.to_csv("arms.csv", index=False)  # compound, mass, charge
@@ -165,6 +170,7 @@ class ArmFile(ArmSource):
             )
         self.checksum = found
         self._ids: list[str] = []
+        check_arms(torch.tensor(self._read(), dtype=torch.float64))
 
     def _file(self) -> Path:
         path = Path(self.path)
@@ -179,8 +185,6 @@ class ArmFile(ArmSource):
     @property
     def ids(self) -> list[str]:
         """The names of the arms in the column ``id``, in order."""
-        if not self._ids:
-            self._read()
         return self._ids
 
     @override
@@ -188,8 +192,7 @@ class ArmFile(ArmSource):
         """Return the arms.
 
         Raises:
-            InputDataError: If the file is not a table of numbers, or the parameter does
-                not range over its rows.
+            InputDataError: If the parameter does not range over the rows of the file.
             UnsupportedError: If there are other parameters that are not fixed, or
                 these are the arms of another experiment already.
         """
@@ -242,13 +245,14 @@ class ArmFile(ArmSource):
 
 @dataclass
 class ChoiceGrid(ArmSource):
-    """The product of all choice parameters of an experiment.
+    """The product of all choices and integer ranges of an experiment.
 
-    Numbers are features as they are, and ordered text counts from zero; text and
-    numbers without order have one 0/1 column per value. Ax treats two values as
-    ordered; two words have a column each. More than 100,000 combinations are a
-    :class:`~botorch_bkb.arms.ProductArms`, which is never written out. Text and numbers
-    without order are its categories, parameter constraints its forbidden products.
+    Numbers are features as they are (with ``scaling="log"``, their logarithms), and
+    ordered text counts from zero; text and numbers without order have one 0/1 column
+    per value. Ax treats two values as ordered; two words have a column each. More than
+    100,000 combinations are a :class:`~botorch_bkb.arms.ProductArms`, which is never
+    written out. Text and numbers without order are its categories, parameter
+    constraints its forbidden products.
     """
 
     @override
@@ -256,8 +260,8 @@ class ChoiceGrid(ArmSource):
         """Return the arms, the last parameter fastest.
 
         Raises:
-            UnsupportedError: If a parameter is neither a choice nor fixed, or these
-                are the arms of another experiment already.
+            UnsupportedError: If a parameter is neither discrete nor fixed, or these are
+                the arms of another experiment already.
         """
         features: list[Tensor] = []
         values: dict[str, Sequence[Any]] = {}
@@ -268,10 +272,17 @@ class ChoiceGrid(ArmSource):
             elif isinstance(parameter, ChoiceParameter):
                 values[name] = list(parameter.values)
                 features.append(_features(parameter))
+            elif isinstance(parameter, RangeParameter) and (
+                parameter.cardinality() <= MAX_TABLE_SIZE
+            ):
+                values[name] = range(int(parameter.lower), int(parameter.upper) + 1)
+                numbers = torch.tensor(values[name], dtype=torch.float64).unsqueeze(-1)
+                features.append(numbers.log() if parameter.log_scale else numbers)
             else:
                 raise UnsupportedError(
-                    f"Expected choice parameters only, but {name!r} is a "
-                    f"{type(parameter).__name__}. Use an ArmFile for a table of arms."
+                    f"Expected choices, and ranges of at most {MAX_TABLE_SIZE:,} "
+                    f"integers, but {name!r} is a {type(parameter).__name__} of type "
+                    f"{parameter.parameter_type.name}. {DISCRETE_REMEDY}"
                 )
         self._bind(values)
         if math.prod(self._shape()) <= MAX_TABLE_SIZE:

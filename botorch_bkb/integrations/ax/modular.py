@@ -27,7 +27,7 @@ from typing_extensions import override
 
 from botorch_bkb.acquisition import BatchUpperConfidenceBound
 from botorch_bkb.checks import check_size
-from botorch_bkb.integrations.ax.arms import product_rows
+from botorch_bkb.integrations.ax.arms import DISCRETE_REMEDY, product_rows
 from botorch_bkb.integrations.ax.checks import check_objective, check_search_space
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.optim import optimize_acqf_finite
@@ -116,7 +116,7 @@ class FiniteArmAcquisition(Acquisition):
             else:
                 raise UnsupportedError(
                     f"Expected discrete parameters only, but {parameter!r} is "
-                    "continuous. Give it a `step_size`."
+                    f"continuous. {DISCRETE_REMEDY}"
                 )
             for place, column in enumerate(columns):
                 if column in fixed_features:
@@ -180,7 +180,7 @@ def check_modular(experiment: Experiment) -> None:
             raise UnsupportedError(
                 "Expected choices and integer ranges only, but "
                 f"{name!r} is a {type(parameter).__name__} of type "
-                f"{parameter.parameter_type.name}. Give it a `step_size`."
+                f"{parameter.parameter_type.name}. {DISCRETE_REMEDY}"
             )
         sizes.append(parameter.cardinality())
     if math.prod(sizes) > MAX_GRID_SIZE:

@@ -6,9 +6,12 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TYPE_CHECKING
+from typing import Any
 
+import numpy as np
 import torch
+from ax.adapter.random import RandomAdapter
+from ax.api.client import Client
 from ax.core.base_trial import BaseTrial
 from ax.core.data import Data
 from ax.core.experiment import Experiment
@@ -17,6 +20,7 @@ from ax.core.objective import Objective
 from ax.core.trial_status import TrialStatus
 from ax.generation_strategy.external_generation_node import ExternalGenerationNode
 from ax.generation_strategy.transition_criterion import TransitionCriterion
+from ax.generators.random.base import RandomGenerator
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.exceptions.warnings import InputDataWarning
 from torch import Tensor
@@ -24,12 +28,9 @@ from typing_extensions import override
 
 from botorch_bkb.bandits import FiniteArmBandit, GPBandit
 from botorch_bkb.bandits.storage import from_json, to_json
+from botorch_bkb.checks import check_positive, is_integer
 from botorch_bkb.integrations.ax.arms import ArmSource, Parameters
 from botorch_bkb.integrations.ax.checks import check_objective, check_search_space
-
-
-if TYPE_CHECKING:
-    from ax.api.client import Client
 
 
 BanditFactory = Callable[..., FiniteArmBandit]
@@ -59,6 +60,21 @@ def register_bandit(factory: BanditFactory, name: str | None = None) -> BanditFa
     return factory
 
 
+class _Results(RandomAdapter):
+    """The results for Ax's analyses, and the bandit's posterior for its predictions."""
+
+    def __init__(self, node: BanditNode, experiment: Experiment) -> None:
+        super().__init__(experiment=experiment, generator=RandomGenerator(seed=0))
+        self.node = node
+
+    @override
+    def predict(self, observation_features: Any, *_: Any, **__: Any) -> Any:
+        points = self.node.predict([one.parameters for one in observation_features])
+        metric = self.node._metric
+        pairs = np.array([point[metric] for point in points]).reshape(-1, 2)
+        return {metric: pairs[:, 0]}, {metric: {metric: pairs[:, 1] ** 2}}
+
+
 class BanditNode(ExternalGenerationNode):
     """A generation node in which a bandit chooses.
 
@@ -75,8 +91,8 @@ class BanditNode(ExternalGenerationNode):
     Every trial is one ask of one arm. With the same rewards in the same order, the arms
     are those of the bandit outside Ax, asked by ``ask(1)``. The objective says whether
     to maximize. Fixed parameters and parameter constraints determine which arms are
-    available; the page "What works in Ax" lists what is supported. Everything else is
-    an error at the first choice.
+    available; the page "Ax" lists what is supported. Everything else is an error at the
+    first choice.
 
     A trial that is not an arm, or a result that is not finite, gives one warning, and
     the bandit continues without it.
@@ -117,21 +133,29 @@ class BanditNode(ExternalGenerationNode):
         state: dict[str, Any] | None = None,
         time_unit: float | None = None,
     ) -> None:
+        """Take the arguments that the class describes."""
         super().__init__(
             name=name,
             should_deduplicate=False,  # repeats are what bandits are about
             transition_criteria=transition_criteria,
         )
-        if factory not in _FACTORIES:
+        if not isinstance(arms, ArmSource):
             raise InputDataError(
-                f"Expected `factory` to be registered, but {factory!r} is not among "
-                f"{sorted(_FACTORIES)}. Call `register_bandit` first, in this process."
+                "Expected `arms` to be an ArmFile or a `ChoiceGrid()`, but got a "
+                f"{type(arms).__name__}. Write a table to a file, "
+                '`pandas.DataFrame(arms).to_csv("arms.csv", index=False)`, and use '
+                '`BanditNode(ArmFile("arms.csv"))`; `id=` is its column of names.'
             )
-        if time_unit is not None and not time_unit > 0:
+        if not isinstance(factory, str) or factory not in _FACTORIES:
             raise InputDataError(
-                "Expected `time_unit` to be a positive number of seconds, but got "
-                f"{time_unit!r}."
+                f"Expected `factory` to be a registered name, but {factory!r} is not "
+                f"among {sorted(_FACTORIES)}. Call `register_bandit` first, in this "
+                "process, and give its `name`."
             )
+        if not is_integer(seed):
+            raise InputDataError(f"Expected `seed` to be an integer, but got {seed!r}.")
+        if time_unit is not None:
+            check_positive("time_unit", time_unit, "It is a number of seconds.")
         self.factory = factory
         self.arms = arms
         self.seed = seed
@@ -148,6 +172,12 @@ class BanditNode(ExternalGenerationNode):
             self._pulls = dict(state["pulls"])
             self._told = {number: tuple(result) for number, result in state["told"]}
             self._origin = state["origin"]
+
+    @property
+    @override
+    def _fitted_adapter(self) -> Any:
+        experiment = getattr(self._generation_strategy, "_experiment", None)
+        return None if experiment is None else _Results(self, experiment)
 
     @property
     def bandit(self) -> FiniteArmBandit:
@@ -170,8 +200,7 @@ class BanditNode(ExternalGenerationNode):
             UnsupportedError: If the node is not part of a client's strategy, or as the
                 next choice would.
         """
-        strategy = self._generation_strategy
-        experiment = None if strategy is None else strategy._experiment
+        experiment = getattr(self._generation_strategy, "_experiment", None)
         if experiment is None:
             raise UnsupportedError(
                 "Expected the node to be part of an experiment. Call "
@@ -205,8 +234,8 @@ class BanditNode(ExternalGenerationNode):
     ) -> list[dict[str, tuple[float, float]]]:
         """Return posterior mean and standard deviation of arms, given all results.
 
-        It replaces ``client.predict``. ``points`` are Ax's parameters of arms; others
-        raise an ``InputDataError``.
+        ``client.predict`` returns the same. ``points`` are Ax's parameters of arms;
+        others raise an ``InputDataError``.
         """
         bandit = self.update()
         mean, variance = bandit.predict([self.arms.index(point) for point in points])
@@ -251,6 +280,7 @@ class BanditNode(ExternalGenerationNode):
         constraints = experiment.search_space.parameter_constraints
         self._available = self.arms.allowed(fixed, constraints)
         run = super()._gen(experiment, *args, **options)
+        run._fit_time = float(run._fit_time or 0.0)  # Ax's 0 is no float in a database
         if self.bandit.num_pulls:
             # For `client.get_best_parameterization`.
             number, mean, variance = self._best_trial(experiment)

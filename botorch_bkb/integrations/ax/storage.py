@@ -26,16 +26,9 @@ from botorch_bkb.models import SingleTaskDTCGP, TimeVaryingGP
 
 
 def _encode_node(node: BanditNode) -> dict[str, Any]:
-    return {
-        "__type": "BanditNode",
-        "factory": node.factory,
-        "arms": node.arms,
-        "seed": node.seed,
-        "name": node.name,
-        "transition_criteria": node.transition_criteria,
-        "state": node.state_dict(),
-        "time_unit": node.time_unit,
-    }
+    names = ("factory", "arms", "seed", "name", "transition_criteria", "time_unit")
+    arguments = {name: getattr(node, name) for name in names}
+    return {"__type": "BanditNode", **arguments, "state": node.state_dict()}
 
 
 def _encode_arms(arms: ArmFile | ChoiceGrid) -> dict[str, Any]:

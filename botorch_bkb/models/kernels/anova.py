@@ -70,6 +70,7 @@ class AnovaKernel(WeightedKernel):
     has_lengthscale = True
 
     def __init__(self, num_features: int, **kwargs: Any) -> None:
+        """Take the arguments that the class describes."""
         super().__init__((1, num_features), ard_num_dims=num_features, **kwargs)
 
     @property

@@ -211,19 +211,3 @@ def variance_shares(covar_module: Kernel, points: Tensor) -> list[tuple[Kernel, 
     variances = [part(points, diag=True).mean().item() for part in parts]
     total = sum(variances) or 1.0
     return [(part, each / total) for part, each in zip(parts, variances, strict=True)]
-
-
-def lengthscales(covar_module: Kernel) -> dict[int, float]:
-    """Return the lengthscale of each column that has one: of a sum, the first's."""
-    found: dict[int, float] = {}
-    for kernel in covar_module.modules():
-        if isinstance(kernel, Kernel) and kernel.has_lengthscale:
-            own_scales = kernel.lengthscale
-            if isinstance(kernel, AnovaKernel):
-                own_scales = kernel.effective_lengthscale
-            values = own_scales.flatten().tolist()
-            active = kernel.active_dims
-            columns = range(len(values)) if active is None else active.tolist()
-            own = dict(zip(columns, values, strict=True))
-            found = own | found
-    return found

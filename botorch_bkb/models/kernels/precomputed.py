@@ -44,6 +44,7 @@ class PrecomputedKernel(Kernel):
     has_lengthscale = False
 
     def __init__(self, covariance: Tensor, **kwargs: Any) -> None:
+        """Take the arguments that the class describes."""
         super().__init__(**kwargs)
         _check_table(covariance)
         asymmetry = (covariance - covariance.mT).abs().max().item()

@@ -125,7 +125,11 @@ class ComponentKernel(Kernel):
             for factor in factors:
                 at = factor.component
                 if diag:
-                    value = value * self._diagonal(factor, x1)[left[..., at]]
+                    pairs = torch.stack(torch.broadcast_tensors(left, right))[..., at]
+                    seen, place = pairs.flatten(1).unique(dim=1, return_inverse=True)
+                    rows, others = (self.components[at][each] for each in seen)
+                    found = factor(rows, others, diag=True)[place].to(x1)
+                    value = value * found.reshape(pairs.shape[1:])
                 else:
                     value = value * self._covariance(factor, left, right)
             total = total + value

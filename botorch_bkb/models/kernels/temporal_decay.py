@@ -41,6 +41,7 @@ class TemporalDecayKernel(Kernel):
         forgetting_rate_prior: Prior | None = None,
         **kwargs: Any,
     ) -> None:
+        """Take the arguments that the class describes."""
         super().__init__(**kwargs)
         raw = torch.zeros(*self.batch_shape, 1, 1)
         self.register_parameter("raw_forgetting_rate", torch.nn.Parameter(raw))
@@ -89,5 +90,7 @@ class TemporalDecayKernel(Kernel):
             remembered = remembered.squeeze(-1)
         else:
             gap = (x1 - x2.mT).abs()
-        # A power, not the exponential of a logarithm: eps = 1 gives 0^0 = 1.
-        return remembered ** (gap / 2)
+        # 0^0 = 1 and 0^gap = 0, where the gradient of a power would be NaN.
+        forgets = remembered <= 0
+        power = torch.where(forgets, 1.0, remembered) ** (gap / 2)
+        return torch.where(forgets, (gap == 0).to(power), power)

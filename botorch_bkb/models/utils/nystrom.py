@@ -294,12 +294,18 @@ class _DenseKernel(Kernel):
         super().__init__()
         self.covar_module = covar_module
 
+    @property
+    @override
+    def batch_shape(self) -> torch.Size:
+        return self.covar_module.batch_shape
+
     @override
     def forward(
         self, x1: Tensor, x2: Tensor, diag: bool = False, **params: object
     ) -> Tensor:
         if diag:
-            return self.covar_module(x1, x2, diag=True)
+            # OrthogonalAdditiveKernel takes one tensor only.
+            return self.covar_module(x1, x1 if torch.equal(x1, x2) else x2, diag=True)
         return dense_covariance(self.covar_module, x1, x2)
 
 

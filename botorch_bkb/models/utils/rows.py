@@ -223,6 +223,14 @@ def _hashes(block: Tensor) -> Tensor:
     return torch.cat(hashes)
 
 
+def first_equal(duplicates: Duplicates, indices: Tensor) -> Tensor:
+    """Return the lowest row that is equal to each row."""
+    if not len(duplicates.rows):
+        return indices
+    place = positions_in(duplicates.rows, indices, is_ascending=True)
+    return torch.where(place < 0, indices, duplicates.first[place])
+
+
 def later_duplicates(duplicates: Duplicates, is_allowed: Tensor) -> Tensor:
     """Return the rows that are allowed beside an allowed equal one of lower number.
 

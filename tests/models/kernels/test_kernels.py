@@ -42,6 +42,22 @@ def test_the_ends_of_the_interval_remember_everything_and_nothing(rate):
     torch.testing.assert_close(gram, same if rate else torch.ones(3, 3).double())
 
 
+@pytest.mark.parametrize("diag", [True, False])
+@pytest.mark.parametrize("rate", [0.0, 0.3, 1 - 1e-16, 1.0])
+def test_gradients_are_finite_up_to_the_ends_of_the_interval(rate, diag):
+    kernel = TemporalDecayKernel().double()
+    kernel.forgetting_rate = rate
+    t = torch.tensor([[0.0], [0.4], [1.0], [1.0], [9.0]]).double().requires_grad_()
+    K = kernel(t, diag=True) if diag else kernel(t).to_dense()
+    K.square().sum().backward()
+    assert t.grad.isfinite().all()
+    assert kernel.raw_forgetting_rate.grad.isfinite().all()
+    if rate == 0.3 and not diag:  # d/d eps of (1 - eps)^gap, by the chain rule
+        gap = (t - t.mT).abs()
+        slope = -(gap * 0.7 ** (gap - 1)).sum() * 0.3 * 0.7
+        torch.testing.assert_close(kernel.raw_forgetting_rate.grad.sum(), slope)
+
+
 def test_a_batch_of_rates():
     kernel = TemporalDecayKernel(batch_shape=torch.Size([2])).double()
     kernel.forgetting_rate = torch.tensor([0.1, 0.5]).reshape(2, 1, 1)
