@@ -35,7 +35,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -203,11 +202,19 @@ def change_basis(
     old = torch.cat([lost, woodbury], dim=-1)
     if len(L) > M_0:
         old = torch.cat([old, old.new_zeros(len(L) - M_0, old.shape[-1])])
-    blocks = [old, gained, dropped, added, after.weights.unsqueeze(-1)]
-    sizes = [block.shape[-1] for block in blocks]
-    of_kinds = np.array([[-1, 1, 0, 0, 0], [0, 0, 1, -1, 0]])
-    signs = L.new_tensor(of_kinds.repeat(sizes, axis=1))
-    vectors = torch.cat(blocks, dim=-1)
+    # Which way the squares of each block's vectors move the two variances.
+    blocks = [  # vectors, sign for the projected variance, sign for the residual
+        (old, -1, 0),
+        (gained, 1, 0),
+        (dropped, 0, 1),
+        (added, 0, -1),
+        (after.weights.unsqueeze(-1), 0, 0),
+    ]
+    vectors = torch.cat([block for block, _, _ in blocks], dim=-1)
+    signs = torch.cat(
+        [L.new_tensor([own]).mT.expand(2, block.shape[-1]) for block, *own in blocks],
+        dim=-1,
+    )
     both = torch.cat([vectors[:M_0], cross], dim=-1)
     return after, Move(indices[M_0:], L[M_0:], both, vectors, signs, turns)
 

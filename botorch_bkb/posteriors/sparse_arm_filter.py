@@ -29,9 +29,12 @@ from botorch_bkb.models.utils.nystrom import (
     APPEND_TOLERANCE,
     check_largest_variance,
     check_prior_variance,
+    check_relative_residual,
     check_residual,
     dense_covariance,
+    is_positive,
     is_well_conditioned,
+    least_residual,
     psd_root,
     RoundingReport,
 )
@@ -293,9 +296,8 @@ class SparseArmKalmanFilter:
         column[self.inducing_indices] = 0.0
         column[index] = corner
         squared = self._squared + column.square()
-        try:
-            check_residual(self.prior_variance - squared, self.prior_variance)
-        except InputDataError:
+        worst = least_residual(self.prior_variance - squared, self.prior_variance)
+        if not is_positive(worst, squared.dtype):
             # The row that it adds to L^{-1}, in units of the prior variance.
             row = torch.linalg.solve_triangular(
                 self._L, -z.unsqueeze(0), upper=False, left=False
@@ -303,7 +305,7 @@ class SparseArmKalmanFilter:
             row = torch.cat([row.squeeze(0), row.new_ones(1)]) / corner
             arms = torch.cat([self.inducing_indices, joined])
             if is_well_conditioned(row * self.prior_variance[arms].sqrt()):
-                raise
+                check_relative_residual(worst, squared.dtype)  # raises
             return
         if m == self._room:
             self._room = min(max(64, 2 * m), self.max_inducing)

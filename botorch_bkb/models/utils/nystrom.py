@@ -71,16 +71,26 @@ def check_largest_variance(prior_variance: float) -> None:
         )
 
 
+def least_residual(residual: Tensor, prior: Tensor) -> float:
+    """Return the least variance left after conditioning, by prior variance."""
+    if not residual.numel():
+        return 1.0
+    return (residual / prior.clamp_min(torch.finfo(prior.dtype).tiny)).min().item()
+
+
+def is_positive(worst: float, dtype: torch.dtype) -> bool:
+    """Whether the least residual by prior variance is positive, up to rounding."""
+    return worst > -PSD_TOLERANCE[dtype]
+
+
 def check_residual(residual: Tensor, prior: Tensor) -> None:
     """Raise unless variances left after conditioning are positive up to rounding."""
-    if residual.numel():
-        worst = (residual / prior.clamp_min(torch.finfo(prior.dtype).tiny)).min()
-        check_relative_residual(worst.item(), prior.dtype)
+    check_relative_residual(least_residual(residual, prior), prior.dtype)
 
 
 def check_relative_residual(worst: float, dtype: torch.dtype) -> None:
     """Raise unless the least residual by prior variance is positive, up to rounding."""
-    if not worst > -PSD_TOLERANCE[dtype]:
+    if not is_positive(worst, dtype):
         raise InputDataError(
             "Expected `covar_module` to be positive semi-definite on these inputs, but "
             f"conditioning left a variance of {worst:.1e} times the prior variance. "
