@@ -70,7 +70,7 @@ def test_a_table_without_ids_is_numbered_and_its_batch_has_the_settings(
     results = HISTORY.drop(columns="id") if is_filled else None
     batch, said = suggest(GRID, results, "--max-repeats", 1)
     assert next(iter(batch)) == "candidate"
-    places = batch["candidate"].str.removeprefix("row ").astype(int) - 1
+    places = batch["candidate"].str.removeprefix("row ").astype(int) - 2
     settings = GRID.iloc[places].reset_index(drop=True)
     pd.testing.assert_frame_equal(batch[list(GRID)], settings)
     if is_filled:
@@ -97,7 +97,7 @@ def test_one_table_without_ids(suggest):
     words = ["--observations", "arms.csv", "--reward", "yield", "--max-repeats", 1]
     batch, said = suggest(table, None, *words)
     assert "18 candidates, 10 of them measured, 10 measurements in all" in said
-    assert not {*batch["candidate"]} & {f"row {place + 1}" for place in MEASURED}
+    assert not {*batch["candidate"]} & {f"row {place + 2}" for place in MEASURED}
 
 
 @pytest.mark.parametrize(
@@ -241,4 +241,4 @@ def test_only_whole_numbers_lose_their_decimals(suggest):
     _, said = suggest(arms, told)
     assert "2 of them measured" in said
     _, said = suggest(arms, told.replace("v2", "v2.0"), code=2)
-    assert "measures id 'v2.0' in row 2" in said
+    assert "measures id 'v2.0' in row 3" in said

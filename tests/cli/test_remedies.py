@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -28,13 +28,14 @@ RESULTS = pd.DataFrame({"id": ARMS["id"], "reward": YIELDS.round(2)}).loc[MEASUR
 FEW = RESULTS.head(3)
 LISTS = ["--component=heat=20,40,60,80", "--component=solvent=DMF,THF,water"]
 BATCH = ["--batch-size=3"]
+ONCE = ["--goal=regret", "--max-repeats=1"]
 
 
 class Inputs(NamedTuple):
     """Two tables, or several of results by their names, and the options."""
 
     arms: pd.DataFrame | None
-    results: object
+    results: Any
     words: list[str]
 
 
@@ -84,11 +85,16 @@ def column(table, name, change):
     return table.assign(**{name: change(table[name])})
 
 
+def make_folder(name, given):
+    Path(name).mkdir()
+    return given
+
+
 def row(table, number, **cells):
-    """Return a table with other cells in a row, counted from 1."""
+    """Return a table with other cells in a row, as a spreadsheet counts them."""
     table = table.astype("object").reset_index(drop=True)
     for name, value in cells.items():
-        table.loc[number - 1, name] = value
+        table.loc[number - 2, name] = value
     return table
 
 
@@ -117,7 +123,7 @@ def plates_joined(found, given):
 
 # A ligand that some reactions do not have.
 LIGAND = np.where(ARMS["solvent"] == "THF", np.nan, ARMS["load"] * 1.5)
-KIND = np.where(ARMS["solvent"] == "THF", None, ["PPh3", "XPhos"] * 18)
+KIND = pd.Series(["PPh3", "XPhos"] * 18).mask(ARMS["solvent"] == "THF")
 
 
 def median_and_yes_no(found, given):
@@ -233,7 +239,7 @@ class Case(NamedTuple):
 
     given: Inputs
     says: str
-    follow: Callable
+    follow: Callable[..., Any]
 
 
 NOTED = r"Note: column '{}' is a feature \((?P<drop>.*) leaves it out"
@@ -313,13 +319,13 @@ CASES = {
         option,
     ),
     "gaps of several columns": Case(
-        state(ARMS.assign(**{"ligand (eq)": LIGAND, "ligand": KIND})),
+        state(ARMS.assign(ligand=KIND, **{"ligand (eq)": LIGAND})),
         r"all of them by (?P<option>--drop-incomplete)",
         option,
     ),
     "units": Case(
         state(column(ARMS, "heat", lambda cells: cells.astype("str") + " C")),
-        r"'heat' has '20.0 C' in row 1 .*Write bare numbers: no unit",
+        r"'heat' has '20.0 C' in row 2 .*Write bare numbers: no unit",
         arms_with(
             lambda arms, found: column(
                 arms, "heat", lambda cells: cells.str.removesuffix(" C")
@@ -360,21 +366,21 @@ CASES = {
             lambda arms, found: column(
                 arms,
                 "day",
-                lambda day: pd.to_datetime(day, dayfirst=True).astype("str"),
+                lambda day: pd.to_datetime(pd.Series(day), dayfirst=True).astype("str"),
             )
         ),
     ),
     # Ids -----------------------------------------------------------------------------
     "wells that repeat on every plate": Case(
         state(PLATES, JOINED, "--id=well"),
-        r"has the id 'C00' more than once, again in row 37 .*\(rows: (?P<rows>\d+)\)"
+        r"has the id 'C00' more than once, again in row 38 .*\(rows: (?P<rows>\d+)\)"
         r".*join plate and well in all tables, such as (?P<example>\S+)\.",
         plates_joined,
     ),
     "an id twice": Case(
         state(pd.concat([ARMS, ARMS.head(1)], ignore_index=True)),
-        r"has the id 'C00' more than once, again in row (?P<row>37) .*remove the row",
-        arms_with(lambda arms, found: arms.drop(index=int(found["row"]) - 1)),
+        r"has the id 'C00' more than once, again in row (?P<row>38) .*remove the row",
+        arms_with(lambda arms, found: arms.drop(index=int(found["row"]) - 2)),
     ),
     "no id": Case(
         state(row(ARMS, 4, id=None)),
@@ -488,7 +494,7 @@ CASES = {
     ),
     "no standard deviation": Case(
         state(ARMS, FEW.assign(sd=[1.0, 0.0, 1.5]), "--noise-std=sd"),
-        r"has '0.0' in row 2 .*or leave the cell empty",
+        r"has '0.0' in row 3 .*or leave the cell empty",
         results_with(lambda table, found: table.replace(0.0, np.nan)),
     ),
     "copies": Case(
@@ -527,8 +533,8 @@ CASES = {
         without("--log-reward"),
     ),
     "a result without its round": Case(
-        state(ARMS, FEW.assign(plate=["P1", None, "P2"]), "--round=plate"),
-        r"has no round in row 2 .*Fill it, or leave out --round",
+        state(ARMS, FEW.assign(plate=["P1", np.nan, "P2"]), "--round=plate"),
+        r"has no round in row 3 .*Fill it, or leave out --round",
         results_with(lambda table, found: table.fillna("P1")),
     ),
     # Options -------------------------------------------------------------------------
@@ -567,7 +573,7 @@ CASES = {
     "a report in no folder": Case(
         state(ARMS, FEW, "--report=new/r.html"),
         r"There is no folder (?P<folder>\w+) for --report\. Make it first",
-        lambda found, given: Path(found["folder"]).mkdir() or given,
+        lambda found, given: make_folder(found["folder"], given),
     ),
     "the batch in place of a table": Case(
         state(ARMS, FEW, "--output=arms.csv"),
@@ -579,13 +585,20 @@ CASES = {
         r"Add or restock candidates",
         arms_with(lambda arms, found: arms.assign(stock=1)),
     ),
+    "each candidate comes once": Case(
+        state(ARMS.head(3), RESULTS[:0], "--batch-size=7"),
+        r"comes once in a batch \(but with (?P<option>--goal) (?P<goal>\w+)\)",
+        lambda found, given: given._replace(
+            words=[*given.words, f"{found['option']}={found['goal']}"]
+        ),
+    ),
     "no repeat is left": Case(
-        state(ARMS.head(3), RESULTS[:0], "--max-repeats=1", "--batch-size=7"),
+        state(ARMS.head(3), RESULTS[:0], *ONCE, "--batch-size=7"),
         r"(?P<option>--max-repeats) 1 leaves only 3 of 7",
         without("--max-repeats"),
     ),
     "more measurements than candidates": Case(
-        state(ARMS.head(3), RESULTS[:0], "--batch-size=7"),
+        state(ARMS.head(3), RESULTS[:0], "--goal=regret", "--batch-size=7"),
         r"Pass (?P<option>--batch-size) for fewer",
         without("--batch-size"),
     ),
@@ -602,7 +615,7 @@ def test_the_remedy_works(name, monkeypatch):
     assert found is not None, said
     given = follow(found, given)
     Path("next.csv").unlink(missing_ok=True)
-    if given.words == [] and name == "more measurements than candidates":
+    if given.words == ["--goal=regret"] and name == "more measurements than candidates":
         given.words.append("--batch-size=3")
     code, said = run(given)
     assert code == 0, said

@@ -153,7 +153,7 @@ class FiniteArmsOnly(PausingCriterion):
 
 
 def check_modular(experiment: Experiment) -> None:
-    """Raise an error if :func:`modular_strategy` does not support an experiment.
+    """Raise an error if ``modular_strategy`` does not support an experiment.
 
     Raises:
         UnsupportedError: If the experiment has parameter or outcome constraints,
