@@ -18,6 +18,7 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
+from botorch.utils.types import _DefaultType
 from torch import Tensor
 
 
@@ -133,7 +134,7 @@ def check_modules(kind: type, **values: Any) -> None:
     """Raise unless each argument is one module of a kind, or None.
 
     Args:
-        kind: ``Kernel`` or ``Mean``.
+        kind: The class, such as ``Kernel``.
         **values: The arguments, by name.
 
     Raises:
@@ -141,8 +142,9 @@ def check_modules(kind: type, **values: Any) -> None:
         UnsupportedError: If one is a batch of modules.
     """
     for name, value in values.items():
-        holds = value is None or isinstance(value, kind)
-        _require(holds, name, f"a GPyTorch {kind.__name__} object", value)
+        holds = value is None or isinstance(value, (kind, _DefaultType))
+        remedy = f"Pass `{value.__name__}()`." if isinstance(value, type) else ""
+        _require(holds, name, f"an object of class {kind.__name__}", value, remedy)
         # A mean has the attribute if its parameters come in batches.
         batch_shape = getattr(value, "batch_shape", ())
         if len(batch_shape) > 0:
@@ -199,6 +201,7 @@ def check_training_data(
     model: str, train_X: Tensor, train_Y: Tensor, train_Yvar: Tensor | None
 ) -> None:
     """Raise unless data are unbatched, of one output, and fit each other."""
+    check_tensors(train_X=train_X, train_Y=train_Y, train_Yvar=train_Yvar)
     if train_X.dim() != 2 or train_Y.shape[1:].numel() != 1:
         raise UnsupportedError(
             "Expected unbatched `train_X` (n x d) and one output in `train_Y` "
@@ -373,9 +376,11 @@ def as_tensor(name: str, values: Any, meaning: str) -> Tensor:
     keeps its order, while torch would use its labels.
     """
     try:
-        found = torch.as_tensor(
-            values if isinstance(values, Tensor) else np.array(values)
-        )
+        if not isinstance(values, Tensor):
+            values = np.array(values)
+            if values.dtype == object:  # of a column, whose cells may be numbers
+                values = np.array(values.tolist())
+        found = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise InputDataError(
             f"Expected `{name}` to be {meaning}, but got {values!r}."

@@ -25,7 +25,7 @@ from botorch_bkb.acquisition.schedules import (
     beta_from_confidence_width,
     ConfidenceSchedule,
 )
-from botorch_bkb.checks import check_number, check_tensors
+from botorch_bkb.checks import check_number, check_tensors, check_truth
 from botorch_bkb.models import SingleTaskDTCGP
 
 
@@ -81,6 +81,7 @@ class ScheduledUpperConfidenceBound(UpperConfidenceBound):
             UnsupportedError: If the model or the schedule is not supported.
             InputDataError: If a number is out of range.
         """
+        check_truth("maximize", maximize)
         schedule = as_schedule(confidence)
         state = confidence_state_from_model(
             model, num_arms, num_pending, ratio_threshold

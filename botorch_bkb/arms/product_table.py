@@ -69,7 +69,7 @@ class ProductTable:
     def find(self, arms: Any) -> tuple[Tensor, Tensor]:
         """Return the product numbers of ``k x c`` positions; none is new."""
         positions = by_name(arms, self.rows.names)
-        positions = as_tensor("arms", positions, "positions of products")
+        positions = as_tensor("arms", positions, "positions of products").double()
         sizes = torch.tensor(self.rows.sizes)
         if positions.dim() != 2 or positions.shape[1] != len(sizes):
             raise BotorchTensorDimensionError(

@@ -373,15 +373,14 @@ def by_name(arms: Any, names: list[str] | None) -> Any:
     found = column_names(arms)
     if found is None or names is None:
         return arms
-    place = {name: number for number, name in enumerate(found)}
     missing = [name for name in names if name not in found]
     more = [name for name in found if name not in names]
     if missing or more:
         raise InputDataError(
-            f"Expected the columns {names}, in any order, but {missing} are "
-            f"missing, and {more} are not among them. Add or leave out columns."
+            f"Expected the columns {names}, in any order, but the frame lacks "
+            f"{missing} and has {more} beside them. Add or leave out columns."
         )
-    return np.asarray(arms)[:, [place[name] for name in names]]
+    return np.asarray(arms)[:, [found.index(name) for name in names]]
 
 
 def as_arms(arms: Any) -> Tensor:
@@ -398,11 +397,13 @@ def as_arms(arms: Any) -> Tensor:
         values = np.asarray(arms)
         dtype = values.dtype if values.dtype in (np.float32, np.uint8) else np.float64
         try:
+            if values.dtype.kind in "cmM":
+                raise TypeError(f"got {values.dtype}")
             arms = torch.from_numpy(np.ascontiguousarray(values, dtype=dtype))
         except (TypeError, ValueError) as error:
             raise InputDataError(
                 f"Expected `arms` to hold numbers, but {error}. Leave out columns of "
-                "ids, and encode text as numbers, for instance by `pandas.get_dummies`."
+                "ids, and encode dates and text, for instance by `pandas.get_dummies`."
             ) from error
     if isinstance(arms, LazyRows) and not isinstance(arms, BitArms):
         return arms

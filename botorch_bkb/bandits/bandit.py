@@ -23,7 +23,6 @@ from botorch_bkb.bandits.policies import as_policy, Decision, Policy, ThompsonPo
 from botorch_bkb.bandits.surrogates import ArmSurrogate
 from botorch_bkb.checks import (
     check_count,
-    check_generator,
     check_indices,
     check_size,
     check_truth,
@@ -109,7 +108,6 @@ class FiniteArmBandit(Bandit):
     ) -> None:
         if max_repeats is not None:
             check_size("max_repeats", max_repeats)
-        check_generator(generator)
         check_batch_rule(batch_rule)
         self.policy = as_policy(policy)
         if confidence is None:
@@ -466,6 +464,7 @@ class FiniteArmBandit(Bandit):
         Args:
             among_pulled: Whether only arms with observations count, if there are some.
         """
+        among_pulled = check_truth("among_pulled", among_pulled)
         pulled = self._observations.totals().arms if among_pulled else None
         return self._present()[1].best_mean(self._table.competing(pulled))
 
@@ -484,6 +483,7 @@ class FiniteArmBandit(Bandit):
             num_draws: The number of draws.
             generator: Their source of randomness. None: a new one with a random seed.
         """
+        check_size("num_draws", num_draws)
         generator = as_generator(generator)
         competing = self._table.competing()
         if self.num_pulls == 0:

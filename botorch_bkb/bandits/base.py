@@ -195,9 +195,9 @@ class Bandit(ABC):
         pull_ids: Values | None = None,
     ) -> None:
         """Release pending pulls that have failed; arguments as in ``tell``."""
-        with self._recording() as observations:
-            observations.fail(indices, pull_ids)
-        self._review_failures()
+        observations = copy(self._observations)
+        observations.fail(indices, pull_ids)
+        vars(self).update(self._failed(observations))
 
     @contextmanager
     def _recording(self) -> Iterator[Any]:
@@ -206,9 +206,9 @@ class Bandit(ABC):
         yield observations
         self._observations = observations
 
-    def _review_failures(self) -> None:
-        """Act on pulls that have failed; by default nothing happens."""
-        return
+    def _failed(self, observations: Any) -> dict[str, Any]:
+        """Return what changes after failures: the observations, by default."""
+        return {"_observations": observations}
 
     def _scores(self, indices: Tensor, time: float) -> Tensor:
         """Return the leverage scores of arms at a time; 0 if no rule needs them."""

@@ -29,7 +29,7 @@ from botorch_bkb.bandits.inducing import LeverageScoreSampling
 from botorch_bkb.checks import (
     check_bounds,
     check_count,
-    check_generator,
+    check_modules,
     check_points,
     check_size,
     check_truth,
@@ -105,7 +105,6 @@ class BoxBandit(Bandit):
     ) -> None:
         check_bounds(bounds)
         check_size("batch_size", batch_size)
-        check_generator(generator)
         sampling = None
         if oversampling is not None:
             sampling = LeverageScoreSampling(oversampling, max_inducing=max_inducing)
@@ -133,6 +132,7 @@ class BoxBandit(Bandit):
         self._surrogate.seed = seed_of(as_generator(generator))
         if policy is None:
             policy = BoxUCBPolicy(RandomDeviationWidth(seed=self._surrogate.seed))
+        check_modules(BoxPolicy, policy=policy)
         self.policy = policy
 
     @property

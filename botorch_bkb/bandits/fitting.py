@@ -118,12 +118,7 @@ class Hyperparameters:
     ) -> None:
         self.new_kernels = _kernels_to_learn(arms)
         given: Any = covar_module
-        if isinstance(given, type):
-            raise InputDataError(
-                f"Expected `covar_module` to be a kernel, but got the class "
-                f"{given.__name__}. Pass an object of it, such as `{given.__name__}()`."
-            )
-        if callable(covar_module) and not isinstance(covar_module, Kernel):
+        if callable(covar_module) and not isinstance(covar_module, Kernel | type):
             self.new_kernels, given = [covar_module], None
         self.new_kernel = self.new_kernels[0]
         check_modules(Kernel, covar_module=given)
@@ -430,6 +425,7 @@ class Hyperparameters:
             other = self._initial(self.new_kernels[number])
             self.new_kernel, self.covar_module = other.new_kernel, other.covar_module
         is_same = state["form"] == self._form()
+        is_same = is_same and state.keys() == self.state_dict().keys()
         if is_same and not self.learns_kernel:
             is_same = all(
                 value.shape == saved[name].shape

@@ -25,7 +25,7 @@ from botorch_bkb.bandits.drifting import (
 )
 from botorch_bkb.bandits.fitting import Hyperparameters
 from botorch_bkb.bandits.inducing import LeverageScoreSampling, MIN_INDUCING
-from botorch_bkb.bandits.observations import Pull
+from botorch_bkb.bandits.observations import Observations, Pull
 from botorch_bkb.bandits.plates import best_plate, checked_columns
 from botorch_bkb.bandits.policies import as_policy, Decision, Policy
 from botorch_bkb.bandits.progress import Progress, progress_of
@@ -378,13 +378,13 @@ class GPBandit(FiniteArmBandit):
         return self._ask(n, available, None, time, columns=columns)
 
     @override
-    def _review_failures(self) -> None:
+    def _failed(self, observations: Observations) -> dict[str, Any]:
         """Retire arms that failed twice without a reward in between."""
-        failures = self._observations.failures
+        changes, failures = super()._failed(observations), observations.failures
         again = [arm for arm, count in failures.items() if count >= MOST_FAILURES]
         if again:
-            self.retire_arms(again)
-            self._observations.failures = {
+            changes["_table"] = self._table.retire(self._indices(again))
+            observations.failures = {
                 arm: count for arm, count in failures.items() if arm not in again
             }
             warnings.warn(
@@ -393,6 +393,7 @@ class GPBandit(FiniteArmBandit):
                 InputDataWarning,
                 stacklevel=4,
             )
+        return changes
 
     @override
     def _pull_limits(self, offered: Tensor | None, size: int) -> PullLimits:

@@ -176,14 +176,11 @@ class Observations:
             time: When the rewards were measured; if None, when they were asked for.
             noise_variance: The rewards', see ``check_known_noise``.
         """
-        arms = self._checked_arms(indices)
-        values = check_rewards(rewards, len(arms), self.dtype)
-        noise = check_known_noise(noise_variance, len(arms), self.dtype)
-        settled = self._match(arms, pull_ids)
+        settled = self._match(self._checked_arms(indices), pull_ids)
         pending = dict(self.pending)
         pulls = list(map(pending.pop, settled))
         self.pending = pending
-        self._extend(pulls, values, noise, settled, time)
+        self._extend(pulls, rewards, noise_variance, settled, time)
 
     def add(
         self,
@@ -204,24 +201,24 @@ class Observations:
         """
         time = self.last_time if time is None else time
         arms = self._checked_arms(indices)
-        values = check_rewards(rewards, len(arms), self.dtype)
-        noise = check_known_noise(noise_variance, len(arms), self.dtype)
         found = scores(self._long(arms), self.last_time).tolist()
         pulls = list(map(Pull, arms, found))
-        self._extend(pulls, values, noise, [-1] * len(arms), time)
+        self._extend(pulls, rewards, noise_variance, [-1] * len(arms), time)
         self._try(arms)
 
     def _extend(
         self,
         pulls: Sequence[Pull],
-        rewards: Sequence[float],
-        noise: Sequence[float],
+        rewards: Any,
+        noise_variance: Any,
         ids: Sequence[int],
         time: float | None,
     ) -> None:
         arms, scores, asked = (list(map(itemgetter(i), pulls)) for i in range(3))
         times = asked if time is None else [time] * len(pulls)
-        columns = arms, rewards, scores, ids, asked, times, noise
+        values = check_rewards(rewards, len(pulls), self.dtype)
+        noise = check_known_noise(noise_variance, len(pulls), self.dtype)
+        columns = arms, values, scores, ids, asked, times, noise
         for (name, typecode), column in zip(TOLD_COLUMNS.items(), columns, strict=True):
             setattr(self, name, getattr(self, name) + array(typecode, column))
         self.now = max(times if self.now is None else [self.now, *times], default=None)

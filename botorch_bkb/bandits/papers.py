@@ -238,6 +238,7 @@ class RGPUCB(FiniteArmBandit):
         **options: Any,
     ) -> None:
         given = _given("RGPUCB", arms, covar_module, noise_variance)
+        check_positive("block_size", block_size)
         surrogate = PosteriorSurrogate(given, max_feature_bytes, block_size=block_size)
         super().__init__(arms, surrogate, **options)
         self.block_size = block_size

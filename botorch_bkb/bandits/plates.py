@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch import Tensor
 from botorch_bkb.arms import ProductArms, ProductLimits, PullLimits
 from botorch_bkb.bandits.policies import Decision
 from botorch_bkb.bandits.surrogates import ArmSurrogate
+from botorch_bkb.checks import as_number
 from botorch_bkb.models.utils.draws import PROGRESS, seeded_generator
 from botorch_bkb.models.utils.rows import as_dense, row_blocks
 from botorch_bkb.posteriors.batch_rise import expected_rises
@@ -31,10 +33,10 @@ SHORTLIST_SIZE = 1024
 def checked_columns(arms: Tensor, same: Sequence[int | str]) -> list[int]:
     """Return the numbers of columns, or of components that may be named."""
     names = arms.names if isinstance(arms, ProductArms) else []
-    same = [same] if isinstance(same, (str, int)) else same
+    same = list(same) if np.iterable(same) and not isinstance(same, str) else [same]
     columns = [names.index(each) if each in names else each for each in same]
     for each in columns:
-        if each not in range(arms.shape[-1]):
+        if as_number(each) not in range(arms.shape[-1]):
             raise InputDataError(
                 f"Expected `same` to hold numbers from 0 to {arms.shape[-1] - 1}, of "
                 f"columns of `arms`, or names among {names}, but got {each!r}."

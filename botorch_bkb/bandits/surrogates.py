@@ -18,7 +18,6 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 from typing_extensions import override
 
@@ -28,7 +27,7 @@ from botorch_bkb.bandits.fitting import Hyperparameters, MIN_PULLS_TO_FIT
 from botorch_bkb.bandits.inducing import LeverageScoreSampling
 from botorch_bkb.bandits.observations import Observations, Pull, Totals
 from botorch_bkb.bandits.policies import Decision
-from botorch_bkb.checks import as_number, check_count, check_indices, check_number
+from botorch_bkb.checks import check_count, check_indices, check_number, check_positive
 from botorch_bkb.models.utils.rows import positions_in
 from botorch_bkb.posteriors import (
     ArmPosterior,
@@ -328,10 +327,8 @@ class PosteriorSurrogate(ArmSurrogate):
         block_size: float | None = None,
         exact_until: int = 0,
     ) -> None:
-        if block_size is not None and not 0 < as_number(block_size) < math.inf:
-            raise InputDataError(
-                f"Expected `block_size` to be a positive time, but got {block_size!r}."
-            )
+        if block_size is not None:
+            check_positive("block_size", block_size)
         super().__init__(hyperparameters, max_feature_bytes)
         self.sampling = sampling
         self.block_size = block_size

@@ -32,7 +32,6 @@ from typing_extensions import override
 from botorch_bkb.checks import (
     check_choice,
     check_columns,
-    check_generator,
     check_modules,
     check_numbers,
     check_tensors,
@@ -129,14 +128,10 @@ class SingleTaskDTCGP(SingleTaskGP):
             BotorchTensorDimensionError: If ``inducing_points`` are not ``m x d``.
             InputDataError: If a number is not finite, or a type is wrong.
         """
-        check_tensors(
-            train_X=train_X,
-            train_Y=train_Y,
-            train_Yvar=train_Yvar,
-            inducing_points=inducing_points,
-        )
         check_modules(Kernel, covar_module=covar_module)
         check_modules(Mean, mean_module=mean_module)
+        check_modules(InputTransform, input_transform=input_transform)
+        check_modules(OutcomeTransform, outcome_transform=outcome_transform)
         check_likelihood(likelihood)
         check_training_data("SingleTaskDTCGP", train_X, train_Y, train_Yvar)
         super().__init__(
@@ -168,7 +163,8 @@ class SingleTaskDTCGP(SingleTaskGP):
         X, is_inducing = self._raw_train_X, state[..., -1] == 1
         # In single precision, since the other model may be.
         rows = state[..., :-1][~is_inducing].to(X.device).float()
-        if X.dim() == state.dim() == 2 and torch.equal(rows, X.float()):
+        is_unbatched = self.train_inputs[0].dim() == state.dim() == 2
+        if is_unbatched and torch.equal(rows, X.float()):
             S = state[is_inducing, :-1]
             self.set_inducing_points(S if len(S) else None)
 
@@ -246,7 +242,6 @@ class SingleTaskDTCGP(SingleTaskGP):
             InputDataError: If an argument is out of range.
         """
         check_choice("resampling", resampling, RESAMPLING)
-        check_generator(generator)
         scores = self.leverage_scores()  # n
         train_X = self._raw_train_X
         inverse, first = find_replicates(train_X)
@@ -433,7 +428,7 @@ class SingleTaskDTCGP(SingleTaskGP):
             **kwargs: As in BoTorch's models.
         """
         check_tensors(X=X, Y=Y, noise=noise)
-        check_columns("X", X, Y=Y)
+        check_columns("X", X, Y=Y, noise=noise)
         self.eval()
         options = {"noise": noise, "reproject": reproject, **kwargs}
         conditioned: Any = super().condition_on_observations(X, Y, **options)
@@ -510,9 +505,10 @@ class SingleTaskDTCGP(SingleTaskGP):
 
     def _unbatched(self, X: Tensor) -> Tensor:
         """Return ``n x d`` training inputs, or raise."""
-        if X.dim() != 2:
+        shape = self.train_inputs[0].shape
+        if len(shape) != 2:
             raise UnsupportedError(
-                f"Expected unbatched training data, but got shape {tuple(X.shape)}. "
+                f"Expected unbatched training data, but got shape {tuple(shape)}. "
                 "Fantasy models have a posterior until their data or mode change: ask "
                 "the model that they were made from."
             )

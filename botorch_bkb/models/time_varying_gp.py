@@ -19,7 +19,7 @@ from gpytorch.priors import GammaPrior
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.checks import check_modules, check_tensors, check_training_data
+from botorch_bkb.checks import check_modules, check_training_data
 from botorch_bkb.models.kernels import TemporalDecayKernel
 from botorch_bkb.models.utils.likelihoods import check_likelihood
 from botorch_bkb.models.utils.nystrom import lazy_covariance
@@ -76,10 +76,11 @@ class TimeVaryingGP(SingleTaskGP):
         input_transform: InputTransform | None = None,
     ) -> None:
         """Take the arguments that the class describes."""
-        check_tensors(train_X=train_X, train_Y=train_Y, train_Yvar=train_Yvar)
         kernels = {"covar_module": covar_module, "temporal_kernel": temporal_kernel}
         check_modules(Kernel, **kernels)
         check_modules(Mean, mean_module=mean_module)
+        check_modules(InputTransform, input_transform=input_transform)
+        check_modules(OutcomeTransform, outcome_transform=outcome_transform)
         check_likelihood(likelihood)
         check_training_data("TimeVaryingGP", train_X, train_Y, train_Yvar)
         d = train_X.shape[-1] - 1

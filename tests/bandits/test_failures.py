@@ -1,5 +1,7 @@
 """Arms whose pulls fail: bandits that learn remember them."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,7 +10,7 @@ from botorch.exceptions.errors import InputDataError
 from botorch.exceptions.warnings import InputDataWarning
 
 from botorch_bkb import BBKB, GPBandit
-from tests.bandits import make_bandit, noisy_rewards, random_arms
+from tests.bandits import make_bandit, noisy_rewards, random_arms, unchanged
 
 
 def started(num_arms=12):
@@ -33,6 +35,20 @@ def test_a_failed_arm_is_left_out_once_and_retired_after_the_second_failure():
     assert bandit.is_retired.nonzero().item() == first
     bandit.add_arms(bandit.arms[first])
     assert not bandit.is_retired.any()
+
+
+def test_a_failure_that_is_interrupted_changes_nothing():
+    bandit = started()
+    bandit.add_pending([3, 3])
+    bandit.fail([3])
+    with unchanged(bandit), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(InputDataWarning, match="failed twice"):
+            bandit.fail([3])
+    with pytest.warns(InputDataWarning, match="failed twice"):
+        bandit.fail([3])
+    assert bandit.is_retired[3]
+    assert not bandit.pending
 
 
 def test_the_only_arm_left_is_asked_for_again_and_a_reward_clears_its_failures():

@@ -16,9 +16,10 @@ from botorch.exceptions.errors import (
 from gpytorch.kernels import MultitaskKernel, RBFKernel, ScaleKernel
 
 from botorch_bkb import BBKB, BoxBandit, GPBandit, GPUCB, RGPUCB, TVGPUCB
+from botorch_bkb.acquisition import ScheduledUpperConfidenceBound
 from botorch_bkb.acquisition.confidence import BBKBWidth, NormDoubling
 from botorch_bkb.acquisition.schedules import ConstantWidth
-from botorch_bkb.bandits import UniformPolicy
+from botorch_bkb.bandits import BoxThompsonPolicy, UniformPolicy
 from tests.bandits import (
     ALL_BANDITS,
     assert_same,
@@ -338,10 +339,57 @@ def test_a_kernel_that_does_not_fit_the_arms_is_refused_at_once(make, name):
 @each_bandit
 def test_a_class_in_place_of_a_kernel_is_refused(make):
     make = box_bandit if make is box_bandit else partial(make, None, 0, 0.4)
-    match = r"got the class RBFKernel. Pass an object of it, such as `RBFKernel\(\)`"
+    match = r"`covar_module` to be an object of class Kernel.*Pass `RBFKernel\(\)`"
     with pytest.raises(InputDataError, match=match):
         make(covar_module=RBFKernel)
     make(covar_module=RBFKernel())
+
+
+JUNK_OPTIONS = {
+    "generator": lambda: make_bandit(GPBandit).maximizer_distribution(8, "seed"),
+    "num_draws": lambda: make_bandit(GPBandit).maximizer_distribution(1.5),
+    "among_pulled": lambda: make_bandit(GPBandit).best_arm("no"),
+    "same": lambda: make_bandit(GPBandit).ask(2, same=0.5),
+    "policy": lambda: box_bandit(policy=BoxThompsonPolicy),
+    "block_size": lambda: RGPUCB(ARMS, rbf(), NOISE, block_size=None),
+    "maximize": lambda: ScheduledUpperConfidenceBound(None, 1.0, maximize="no"),
+}
+
+
+@pytest.mark.parametrize("name", JUNK_OPTIONS)
+def test_junk_in_place_of_an_option_is_refused_by_name(name):
+    with pytest.raises(InputDataError, match=f"Expected `{name}` to "):
+        JUNK_OPTIONS[name]()
+
+
+@pytest.mark.parametrize("covar_module", [rbf(), None], ids=["given", "learned"])
+def test_the_state_of_an_objective_that_drifts_fits_no_other(covar_module):
+    noise = NOISE if covar_module else None
+    still = GPBandit(ARMS, covar_module, noise)
+    drifting = GPBandit(ARMS, covar_module, noise, forgetting_rate=0.1)
+    for bandit, other in ((still, drifting), (drifting, still)):
+        with unchanged(bandit), pytest.raises(InputDataError, match="the same kernel"):
+            bandit.load_state_dict(other.state_dict())
+
+
+def test_dates_and_complex_numbers_are_no_features():
+    dates = pd.DataFrame({"day": pd.date_range("2026-01-01", periods=4)})
+    waits = dates - dates.iloc[0]
+    for junk in (dates, waits, np.array([[1j], [2.0]])):
+        with pytest.raises(InputDataError, match=r"to hold numbers, but got .*dates"):
+            GPBandit(junk)
+
+
+def test_columns_of_objects_are_what_they_hold():
+    bandit = make_bandit(GPBandit)
+    mask = pd.Series(torch.arange(len(bandit.arms)).numpy() < 2, dtype=object)
+    indices = bandit.ask(2, available=mask)
+    assert sorted(indices.tolist()) == [0, 1]
+    bandit.tell(pd.Series([0, 1], dtype=object), pd.Series([0.5, 1], dtype=object))
+    assert bandit.state_dict()["observations"]["told_rewards"] == [0.5, 1.0]
+    for junk in (["0.5"], [None], [pd.NA]):
+        with unchanged(bandit), pytest.raises(InputDataError, match="`rewards`"):
+            bandit.add_observations([0], pd.Series(junk, dtype=object))
 
 
 def test_progress_of_no_arm_is_refused_and_a_uniform_policy_is_uniform():

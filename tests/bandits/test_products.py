@@ -231,6 +231,9 @@ def test_positions_in_a_frame_are_matched_by_name():
     positions = {"x": [5, 1], "bits": [2, 0], "temperature": [3, 2]}
     expected = arms.numbers(torch.tensor(list(positions.values())).mT)
     frame = pd.DataFrame(positions)[["temperature", "x", "bits"]]
+    assert GPBandit(arms).add_arms(torch.ones(1, 3) > 0) == arms.numbers(
+        torch.ones(1, 3)
+    )
     assert torch.equal(bandit.add_arms(frame), expected)
     for junk in (frame[["x", "bits"]], frame.assign(x="A"), None, [1], "x"):
         with pytest.raises(

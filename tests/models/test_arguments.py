@@ -10,6 +10,7 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
+from botorch.models.transforms import Normalize, Standardize
 from gpytorch.kernels import RBFKernel
 from gpytorch.likelihoods import (
     GaussianLikelihood,
@@ -49,7 +50,7 @@ ONE_NOISE = "one noise variance, or 12, one per"
         ),
         ({"inducing_points": X[:, :1]}, BotorchTensorDimensionError, "of shape m x 2"),
         ({"inducing_points": X[:0]}, BotorchTensorDimensionError, "at least one row"),
-        ({"covar_module": "rbf"}, InputDataError, "Kernel object, but got 'rbf'"),
+        ({"covar_module": "rbf"}, InputDataError, "class Kernel, but got 'rbf'"),
         (
             {"covar_module": RBFKernel(batch_shape=PAIR)},
             UnsupportedError,
@@ -119,6 +120,18 @@ def wrong_calls():  # not checked by mypy, which would refuse them too
         (
             lambda: model().condition_on_observations(X[:1], Y[:1], noise="0.1"),
             "`noise` to be a dense tensor",
+        ),
+        (
+            lambda: model().condition_on_observations(X[:1], Y[:1], noise=Y[:1] / 0),
+            r"`noise` without NaN and infinity, but noise\[0, 0\] is",
+        ),
+        (
+            lambda: TimeVaryingGP(X, Y, input_transform=Normalize),
+            r"`input_transform` to be an object of class In.*Pass `Normalize\(\)`",
+        ),
+        (
+            lambda: SingleTaskDTCGP(X, Y, outcome_transform=Standardize),
+            r"`outcome_transform` to be an object of class Out.*Pass `Standardize\(\)`",
         ),
         (lambda: TimeVaryingGP(X, Y, temporal_kernel=3), "`temporal_kernel` to be a"),
         (lambda: PrecomputedKernel([[1.0]]), "`covariance` to be a dense tensor"),

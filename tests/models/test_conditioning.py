@@ -306,6 +306,18 @@ def test_fantasies_have_a_posterior_and_no_other_answers(
     assert model.effective_dimension() > 0
 
 
+def test_fantasies_of_a_model_with_an_input_transform_keep_their_posterior(generator):
+    X, Y = random_data(generator)
+    transform = Normalize(X.shape[-1])
+    model = SingleTaskDTCGP(X, Y, inducing_points=X[:5], input_transform=transform)
+    sampler = IIDNormalSampler(torch.Size([3]), seed=0)
+    fantasies = model.fantasize(X[:2] / 2, sampler)
+    before = fantasies.posterior(X).mean
+    with pytest.raises(UnsupportedError, match="ask the model that they were made"):
+        fantasies.set_inducing_points(X[:3])
+    torch.testing.assert_close(fantasies.posterior(X).mean, before)
+
+
 def test_botorch_leaves_one_out_of_exact_models_only(generator):
     X, Y = random_data(generator)
     exact, stock = SingleTaskDTCGP(X, Y).eval(), SingleTaskGP(X, Y).eval()

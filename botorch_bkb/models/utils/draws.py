@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from botorch_bkb.checks import check_generator
+
 
 # Of SplitMix64: the step of its state, and shifts and factors that mix its bits.
 STEP = 0x9E3779B97F4A7C15
@@ -24,6 +26,7 @@ UPDATES, ASKS, PROGRESS = range(3)
 
 def as_generator(generator: torch.Generator | None) -> torch.Generator:
     """Return a generator, or for None a new one with a random seed."""
+    check_generator(generator)
     if generator is None:
         generator = torch.Generator()
         generator.seed()
