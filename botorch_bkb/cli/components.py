@@ -53,7 +53,8 @@ SMILES = "smiles"
 # A comma inside a name, as of 1,4-dioxane, N,N-dimethylaniline or (R,R)-BINAP.
 LOCANT = r"[^\W_]\d?['\u2032]*"
 CUT_NAME = re.compile(
-    rf"((?:^|,\s*|-(?=\d)){LOCANT},\s*{LOCANT}[-\s][^\d\s]|[(\[{{][^)\]}}]*,|\")[^,]*"
+    rf"((?:^|,\s*|-(?=\d)){LOCANT},\s*{LOCANT}[-\s][^\d\s]|[(\[{{][^)\]}}]*,|\"|(?:^|,\s*)['\u2018-\u201f])"
+    r"[^,]*"
 )
 
 

@@ -386,11 +386,13 @@ def reward_trouble(
     noise: Tensor | None,
     names: Sequence[str],
     log_reward: bool | None = False,
+    outcomes: Sequence[Tensor] = (),
 ) -> str | None:
     """Return why a model cannot be fitted well to rewards of some ids, if so.
 
     ``noise`` are the rewards' noise variances, NaN where not known. ``log_reward`` says
-    whether rewards are logarithms; None for scores, which have none.
+    whether rewards are logarithms; None if they cannot be. ``outcomes`` are those of
+    scores, which hide marks.
     """
     num_rewards = len(rewards)
     if num_rewards >= 2 and not has_spread(rewards):
@@ -401,13 +403,16 @@ def reward_trouble(
     values, variances = warped(bandit, rewards, noise)
     distances = (values - values.median()).abs()
     # A logarithmic scale of poor results hides marks such as -9999.
-    sizes = [distances] if log_reward else [distances, rewards.abs()]
     scale = _weights(bandit, variances).sqrt()
-    rows = next(filter(None, (_far(each * scale) for each in sizes)), [])
-    if not rows:
+    told = [(distances * scale, rewards)]
+    told += [] if log_reward else [(rewards.abs() * scale, rewards)]
+    told += [(each.abs(), each) for each in outcomes]
+    found = [(rows, own) for sizes, own in told if (rows := _far(sizes))]
+    if not found:
         return None
+    rows, own = found[0]
     can_log = log_reward is False and bool((rewards > 0).all())
-    shown = [f"{rewards[n].item():g} of {names[n]}" for n in rows]
+    shown = [f"{own[n].item():g} of {names[n]}" for n in rows]
     return (
         f"{len(rows):,} of {num_rewards:,} results "
         f"({listing(shown, NUM_REWARDS_SHOWN)}) are far beyond all others. Correct "

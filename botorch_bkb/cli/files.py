@@ -10,7 +10,7 @@ from collections.abc import Collection
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +221,13 @@ def _read_excel(path: Path, sheets: list[str]) -> Table:
                 "once for each table from a file with several sheets, in the order "
                 "candidates, results; or save the sheet as a file of its own."
             )
+        with formulas[name]._get_source() as source:
+            merged = re.search(rb'<mergeCell ref="([^"]*)', source.read())
+        if merged:
+            raise InputDataError(
+                f"{path} has merged cells, first {merged[1].decode()}. Unmerge them, "
+                "and fill in all rows."
+            )
         pairs = zip(book[name].rows, formulas[name].rows, strict=True)
         rows = zip_longest(*([*map(_shown, *pair)] for pair in pairs))
         cells = pd.DataFrame(rows, dtype=object).T
@@ -260,11 +267,12 @@ def write_table(table: pd.DataFrame, path: Path, form: CsvFormat | None = None) 
     path.parent.mkdir(parents=True, exist_ok=True)
     kind = table_kind(path)
     if kind != "csv":
+        write = _write_excel if kind == "excel" else pd.DataFrame.to_parquet
         try:
-            getattr(table, f"to_{kind}")(path, index=False)
+            write(table, path, index=False)
         except (pa.ArrowException, TypeError, ValueError):  # mixed types, time zones
             texts = table.select_dtypes(exclude="number").astype("str")
-            getattr(table.assign(**texts), f"to_{kind}")(path, index=False)
+            write(table.assign(**texts), path, index=False)
     else:
         form = form or CsvFormat()
         sep, decimal, encoding = form.separator, form.decimal, form.encoding
@@ -277,6 +285,16 @@ def write_table(table: pd.DataFrame, path: Path, form: CsvFormat | None = None) 
                 " the encoding of the table whose format it has. Save that table as "
                 "UTF-8."
             ) from error
+
+
+def _write_excel(table: pd.DataFrame, path: Path, *, index: bool) -> None:
+    """Write text after "=" and whole numbers that Excel would round as text."""
+    with pd.ExcelWriter(path, engine="openpyxl") as file:
+        table.to_excel(file, index=index)
+        for cell in chain(*next(iter(file.sheets.values())).iter_rows()):
+            is_long = isinstance(cell.value, int) and abs(cell.value) >= 10**15
+            if is_long or cell.data_type == "f":
+                cell.value, cell.data_type = f"{cell.value}", "s"
 
 
 def require_own(option: str, path: Path, mark: str, separator: str | None) -> None:

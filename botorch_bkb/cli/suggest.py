@@ -41,7 +41,7 @@ from botorch_bkb.cli.results import (
     noise_variances,
     reward_label,
 )
-from botorch_bkb.cli.tables import outcome_columns, unit_trouble
+from botorch_bkb.cli.tables import outcome_columns, to_numbers, unit_trouble
 from botorch_bkb.models.utils.rows import find_duplicates
 
 
@@ -352,14 +352,17 @@ def _print_fit(
     """Print a description of the fit; return held-out predictions and warnings."""
     held_out = None
     names = list(campaign.ids[indices.numpy()])
-    log_reward = None if args.objective else args.log_reward
     files = campaign.results.groupby(level=0, sort=False)
     troubles: list[str | None] = [
         unit_trouble(name, dict(iter(files[name]))) for name in outcome_columns(args)
     ]
-    if not any(troubles) and log_reward is False:
+    log_reward = None if args.objective or any(troubles) else args.log_reward
+    if log_reward is False:
         troubles.append(decades_trouble(rewards, args.minimize))
-    troubles.append(reward_trouble(bandit, rewards, noise, names, log_reward))
+    told = campaign.results[[name for name, _ in args.objective]].apply(to_numbers)
+    outcomes = torch.tensor(told[~np.isnan(campaign.rewards)].to_numpy().T)
+    marks = reward_trouble(bandit, rewards, noise, names, log_reward, [*outcomes])
+    troubles.append(marks)
     if is_fitted(rewards):
         status("Checking the fit", args.quiet)
         text, held_out = diagnose(bandit, indices, rewards, noise)

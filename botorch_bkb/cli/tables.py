@@ -123,8 +123,7 @@ def read_table(
         if not is_text(cells)
     }
     said = tuple(f"{path.name}: {text}" for text in notes)
-    found = replace(table, frame=frame, form=form, notes=said)
-    return replace(found, failed=failed, typed=typed)
+    return Table(frame, form, said, failed, typed, table.sheet)
 
 
 def read_by_options(
@@ -311,8 +310,9 @@ def to_numbers(column: pd.Series) -> pd.Series:
     """Return double precision numbers, NaN where a cell is not a number."""
     if is_numeric(column):
         return column.astype("float64")
-    is_number = column.map(lambda cell: bool(NUMBER.fullmatch(str(cell))))
-    return pd.to_numeric(column.where(is_number), errors="coerce").astype("float64")
+    cells = column.astype("object")  # where the gaps of durations are no numbers
+    is_number = cells.map(lambda cell: bool(NUMBER.fullmatch(str(cell))))
+    return pd.to_numeric(cells.where(is_number), errors="coerce").astype("float64")
 
 
 def is_no_number(column: pd.Series) -> pd.Series:

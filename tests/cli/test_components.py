@@ -198,6 +198,8 @@ def products(*lists, words=(), code=0, size=40, output="next.csv"):
         ("3,3',5,5'-TMB,THF", '"5,5\'-TMB"'),
         ("(R,R)-BINAP,dppf", "'(R,R)-BINAP'"),
         ('THF,"1,4-dioxane', "'\"1'"),
+        ("'1,4-dioxane',THF", '"\'1"'),
+        ("THF, \u201c1,4-dioxane\u201d", "'\u201c1'"),
     ],
 )
 def test_a_name_is_not_cut_at_its_comma(text, cut, capsys):
@@ -218,6 +220,7 @@ def test_a_name_is_not_cut_at_its_comma(text, cut, capsys):
         ["MeOH", "2-propanol", "L1"],
         ["Pd(OAc)2", "H2O", "Et3N.HCl"],
         [f"solvent {n}" for n in range(60)],
+        ["3'-dAMP", "5'-AMP"],
     ],
 )
 def test_names_without_commas_need_no_quotation_marks(names, capsys):

@@ -144,3 +144,15 @@ def test_a_malformed_objective_is_shown(text, capsys):
     with pytest.raises(SystemExit, match="2"):
         run("--objective", text)
     assert f"such as yield:max:0:100, but got {text!r}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("mark", [9999, 1e20])
+def test_marks_in_an_outcome_are_named(mark, capsys):
+    """A score, which ends at 1, hides them: the candidate would be the best."""
+    told = measured(HEAT[::2]).assign(id=ARMS["id"][::2].array)
+    for is_marked in False, True:
+        told.loc[2, "yield"] = mark if is_marked else told["yield"][2]
+        told.to_csv("told.csv", index=False)
+        assert run(*OBJECTIVES, "--observations=told.csv")
+        said = f"Warning: 1 of 18 results ({mark:g} of R04) are far beyond all others."
+        assert (said in capsys.readouterr().out) == is_marked

@@ -125,6 +125,44 @@ def test_columns_of_durations_are_refused(capsys):
     book("a.xlsx", [("id", "time"), *zip("abc", hours, strict=True)])
     assert main(["suggest", "a.xlsx"]) == 2
     assert "'time' has the value 0 days 01:00:00 in row 2 " in capsys.readouterr().err
+    book("r.xlsx", results(*hours))
+    next_batch(ARMS, None, "--observations=r.xlsx", code=2)
+    error = capsys.readouterr().err
+    assert "'reward' has '0 days 01:00:00' in row 2 of r.xlsx" in error
+
+
+def test_merged_cells_are_refused(capsys):
+    """All but the first are empty, and a result would count as in flight."""
+    book("r.xlsx", results(*REWARDS))
+    made = openpyxl.load_workbook("r.xlsx")
+    made["S0"].merge_cells("B3:B4")
+    made.save("r.xlsx")
+    next_batch(ARMS, None, "--observations=r.xlsx", code=2)
+    said = "r.xlsx has merged cells, first B3:B4. Unmerge them, and fill in all rows."
+    assert said in capsys.readouterr().err
+    made["S0"].unmerge_cells("B3:B4")
+    made["S0"]["B4"] = REWARDS[1]
+    made.save("r.xlsx")
+    next_batch(ARMS, None, "--observations=r.xlsx")
+    assert "5 measurements in all, 0 in flight" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("first", "kind"), [("=A0", "csv"), (2**53 + 1, "parquet"), (35, "parquet")]
+)
+def test_ids_are_what_excel_shows(first, kind):
+    """Text after an equal sign is no formula, and no digit of a number is lost."""
+    ids = (
+        [f"=A{n}" for n in range(8)] if kind == "csv" else [first + n for n in range(8)]
+    )
+    write = pd.DataFrame.to_csv if kind == "csv" else pd.DataFrame.to_parquet
+    write(ARMS.assign(id=ids), f"a.{kind}", index=False)
+    words = [f"a.{kind}", "--batch-size=8", "--max-repeats=1", "--output=n.xlsx"]
+    assert main(["suggest", *words]) == 0
+    cells = [row[0] for row in openpyxl.load_workbook("n.xlsx").active][1:]
+    right = ids if first == 35 else list(map(str, ids))
+    assert sorted(cell.value for cell in cells) == right
+    assert {cell.data_type for cell in cells} == {"n" if first == 35 else "s"}
 
 
 def test_formulas_have_the_values_that_were_saved():
