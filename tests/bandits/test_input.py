@@ -346,20 +346,22 @@ def test_a_class_in_place_of_a_kernel_is_refused(make):
 
 
 JUNK_OPTIONS = {
-    "generator": lambda: make_bandit(GPBandit).maximizer_distribution(8, "seed"),
-    "num_draws": lambda: make_bandit(GPBandit).maximizer_distribution(1.5),
-    "among_pulled": lambda: make_bandit(GPBandit).best_arm("no"),
-    "same": lambda: make_bandit(GPBandit).ask(2, same=0.5),
-    "policy": lambda: box_bandit(policy=BoxThompsonPolicy),
-    "block_size": lambda: RGPUCB(ARMS, rbf(), NOISE, block_size=None),
-    "maximize": lambda: ScheduledUpperConfidenceBound(None, 1.0, maximize="no"),
+    "generator": lambda bandit: bandit.maximizer_distribution(8, "seed"),
+    "num_draws": lambda bandit: bandit.maximizer_distribution(1.5),
+    "among_pulled": lambda bandit: bandit.best_arm("no"),
+    "same": lambda bandit: bandit.ask(2, same=0.5),
+    "policy": lambda _: box_bandit(policy=BoxThompsonPolicy),
+    "block_size": lambda _, junk=None: RGPUCB(ARMS, rbf(), NOISE, block_size=junk),
+    "maximize": lambda _, junk="no": ScheduledUpperConfidenceBound(
+        None, 1.0, maximize=junk
+    ),
 }
 
 
 @pytest.mark.parametrize("name", JUNK_OPTIONS)
 def test_junk_in_place_of_an_option_is_refused_by_name(name):
     with pytest.raises(InputDataError, match=f"Expected `{name}` to "):
-        JUNK_OPTIONS[name]()
+        JUNK_OPTIONS[name](make_bandit(GPBandit))
 
 
 @pytest.mark.parametrize("covar_module", [rbf(), None], ids=["given", "learned"])
