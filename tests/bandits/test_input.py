@@ -345,16 +345,15 @@ def test_a_class_in_place_of_a_kernel_is_refused(make):
     make(covar_module=RBFKernel())
 
 
+NOTHING: Any = None
 JUNK_OPTIONS = {
     "generator": lambda bandit: bandit.maximizer_distribution(8, "seed"),
     "num_draws": lambda bandit: bandit.maximizer_distribution(1.5),
     "among_pulled": lambda bandit: bandit.best_arm("no"),
     "same": lambda bandit: bandit.ask(2, same=0.5),
     "policy": lambda _: box_bandit(policy=BoxThompsonPolicy),
-    "block_size": lambda _, junk=None: RGPUCB(ARMS, rbf(), NOISE, block_size=junk),
-    "maximize": lambda _, junk="no": ScheduledUpperConfidenceBound(
-        None, 1.0, maximize=junk
-    ),
+    "block_size": lambda _: RGPUCB(ARMS, rbf(), NOISE, block_size=NOTHING),
+    "maximize": lambda _: ScheduledUpperConfidenceBound(NOTHING, 1.0, maximize=NOTHING),
 }
 
 
