@@ -93,7 +93,6 @@ def _small_blocks(monkeypatch):
     monkeypatch.setattr(arm_shard, "CHUNK_BYTES", num_bytes // 4)
     monkeypatch.setattr(upper_bounds, "POOL_SIZE", 8)
     monkeypatch.setattr(upper_bounds, "MAX_POOL_SIZE", 16)
-    monkeypatch.setattr(upper_bounds, "EXCERPT_SIZE", 32)
     monkeypatch.setattr(arm_shard, "PASS_CHUNK_BYTES", num_bytes // 4)
 
 
