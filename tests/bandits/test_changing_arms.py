@@ -290,9 +290,9 @@ def test_frames_of_other_columns_are_refused(tmp_path):
     bandit = framed()
     twice = pd.concat([FRAME, FRAME[["time"]]], axis=1)
     for frame, match in (
-        (FRAME[["time", 7]], r"\['temperature'\] are missing, and \[\] are not"),
-        (FRAME.assign(id="A"), r"\[\] are missing, and \['id'\] are not"),
-        (FRAME.rename(columns={7: "x"}), r"\['7'\] are missing, and \['x'\] are not"),
+        (FRAME[["time", 7]], r"lacks \['temperature'\] and has \[\] beside"),
+        (FRAME.assign(id="A"), r"lacks \[\] and has \['id'\] beside"),
+        (FRAME.rename(columns={7: "x"}), r"lacks \['7'\] and has \['x'\] beside"),
         (twice, r"distinct names of columns, but got \['time'\]"),
     ):
         for call in (

@@ -397,7 +397,7 @@ def test_late_results_and_new_arms_go_on_the_same_after_a_save(sparse, dtype, tm
 
 def test_other_bad_arguments_are_refused():
     for size in (0, math.nan):
-        with pytest.raises(InputDataError, match="`block_size` to be a positive time"):
+        with pytest.raises(InputDataError, match="`block_size` to be positive"):
             make_bandit(RGPUCB, block_size=size)
     with pytest.raises(InputDataError, match="`tolerance` to be a number from 0 to 1"):
         tv_bandit(sparse=True, tolerance=1.5)

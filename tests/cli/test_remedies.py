@@ -385,7 +385,7 @@ CASES = {
     "no id": Case(
         state(row(ARMS, 4, id=None)),
         r"has no id in row (?P<row>\d+) .*Correct it",
-        arms_with(lambda arms, found: row(arms, int(found["row"]), id="C03")),
+        arms_with(lambda arms, found: row(arms, int(found["row"]), id="C02")),
     ),
     "ids without their zeros": Case(
         state(
