@@ -146,7 +146,7 @@ def test_rows_are_traced_and_small(path):
     assert path.stat().st_size < 5e6
     traces = ["commit", "torch", "botorch", "threads", "device"]
     assert table[traces].notna().all(axis=None)
-    assert not table["commit"].str.contains("dirty|unknown").any()
+    assert not table["commit"].astype("str").str.contains("dirty|unknown").any()
 
 
 # --- statements

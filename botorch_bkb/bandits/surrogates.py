@@ -34,7 +34,7 @@ from botorch_bkb.posteriors import (
     ArmSampler,
     Posterior,
     ProductPosterior,
-    SparsePosterior,
+    StaticPosterior,
 )
 
 
@@ -334,7 +334,7 @@ class PosteriorSurrogate(ArmSurrogate):
         self.block_size = block_size
         self.exact_until = exact_until
         self.drifts = block_size is not None
-        self._posterior: SparsePosterior | None = self._empty(max_feature_bytes)
+        self._posterior: StaticPosterior | None = self._empty(max_feature_bytes)
 
     @override
     def feature_bytes(self, num_pulls: int) -> int:
@@ -355,7 +355,7 @@ class PosteriorSurrogate(ArmSurrogate):
         self, observations: Observations, time: float, pending: Sequence[Pull] = ()
     ) -> Decision:
         pending = [pull for pull in pending if pull.time >= self._since]
-        moments: SparsePosterior = self.posterior(observations)
+        moments: StaticPosterior = self.posterior(observations)
         arms = [pull.arm for pull in pending]
         indices = torch.tensor(arms, dtype=torch.long, device=moments.like.device)
         return Decision(
@@ -393,7 +393,7 @@ class PosteriorSurrogate(ArmSurrogate):
             self.restore(
                 replace(self.state, block=block, num_told=0, inducing_indices=none)
             )
-        posterior: SparsePosterior = self.posterior(observations)
+        posterior: StaticPosterior = self.posterior(observations)
         state, num_told = self.state, observations.num_pulls
         if state.num_told == num_told:
             return
@@ -436,7 +436,7 @@ class PosteriorSurrogate(ArmSurrogate):
         )
         return in_stable_order(before, arms[rows])
 
-    def _empty(self, max_feature_bytes: int) -> SparsePosterior:
+    def _empty(self, max_feature_bytes: int) -> StaticPosterior:
         """Return a posterior without observations."""
         hyperparameters = self.state.hyperparameters
         features, kernel = hyperparameters.features, hyperparameters.covar_module
@@ -445,7 +445,7 @@ class PosteriorSurrogate(ArmSurrogate):
             return ProductPosterior(features, kernel, noise)
         return ArmPosterior(features, kernel, noise, max_feature_bytes)
 
-    def _observe(self, posterior: SparsePosterior, observations: Observations) -> None:
+    def _observe(self, posterior: StaticPosterior, observations: Observations) -> None:
         """Update a posterior to the observations and inducing arms of the state."""
         hyperparameters = self.state.hyperparameters
         arms, counts, sums = self.totals(observations, self.state.num_told)
@@ -454,7 +454,7 @@ class PosteriorSurrogate(ArmSurrogate):
         posterior.update(inducing, arms, counts.to(sums), sums)
 
     @override
-    def _compute(self, observations: Observations) -> SparsePosterior:
+    def _compute(self, observations: Observations) -> StaticPosterior:
         posterior = self._empty(self.max_feature_bytes)
         if self.state.num_told:
             self._observe(posterior, observations)

@@ -2,7 +2,7 @@
 
 from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 from botorch_bkb.posteriors.arm_sampler import ArmSampler, DrawCovariance
-from botorch_bkb.posteriors.posterior import Posterior, SparsePosterior
+from botorch_bkb.posteriors.posterior import Posterior, StaticPosterior
 from botorch_bkb.posteriors.product_posterior import ProductPosterior
 from botorch_bkb.posteriors.replay import FilterPosterior, ReplayedFilter
 from botorch_bkb.posteriors.sparse_arm_filter import SparseArmKalmanFilter
@@ -23,5 +23,5 @@ __all__ = [
     "ProductPosterior",
     "ReplayedFilter",
     "SparseArmKalmanFilter",
-    "SparsePosterior",
+    "StaticPosterior",
 ]

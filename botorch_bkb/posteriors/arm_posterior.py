@@ -25,7 +25,7 @@ from botorch_bkb.models.utils.nystrom import (
 from botorch_bkb.models.utils.rows import positions_in
 from botorch_bkb.posteriors.arm_shard import ArmShard, Draws, Ranked
 from botorch_bkb.posteriors.basis import Basis, change_basis, Joined, sums_of
-from botorch_bkb.posteriors.posterior import SparsePosterior
+from botorch_bkb.posteriors.posterior import StaticPosterior
 from botorch_bkb.posteriors.shards import arm_shards, threads_for
 
 
@@ -37,7 +37,7 @@ REBUILD_COST = 1.5
 POINTS_AT_ONCE = 2**13
 
 
-class ArmPosterior(SparsePosterior):
+class ArmPosterior(StaticPosterior):
     r"""Mean and variance of ``A`` arms under a sparse GP posterior.
 
     Memory: the ``A x m`` features are kept if they fit half of ``max_feature_bytes``;
@@ -97,7 +97,7 @@ class ArmPosterior(SparsePosterior):
         counts: Tensor,
         sums: Tensor,
     ) -> None:
-        r"""Move to other inducing arms and data, as ``SparsePosterior.update``.
+        r"""Move to other inducing arms and data, as ``StaticPosterior.update``.
 
         If the features are cached and little has changed: one pass over them, ``O(A m
         (b + d + e))`` for ``b`` arms with new pulls, ``d`` that are no longer inducing

@@ -40,7 +40,7 @@ from botorch_bkb.models.utils.nystrom import (
     psd_root,
 )
 from botorch_bkb.posteriors.arm_shard import Draws
-from botorch_bkb.posteriors.posterior import SparsePosterior
+from botorch_bkb.posteriors.posterior import StaticPosterior
 
 
 DrawCovariance = Literal["projected", "full"]
@@ -90,7 +90,7 @@ class ArmSampler:
 
     def __init__(
         self,
-        posterior: SparsePosterior,
+        posterior: StaticPosterior,
         pending_indices: Tensor | None = None,
         covariance: DrawCovariance = "projected",
         scale: float = 1.0,

@@ -137,7 +137,7 @@ class Posterior(ABC):
         return int(self.largest_bounds(0.0, 1, competes).arms)
 
 
-class SparsePosterior(Posterior):
+class StaticPosterior(Posterior):
     """A posterior of a function that does not change, from inducing arms.
 
     Attributes:

@@ -35,7 +35,7 @@ from botorch_bkb.models.utils.nystrom import dense_covariance, independent_point
 from botorch_bkb.models.utils.rows import positions_in
 from botorch_bkb.posteriors.arm_shard import Ranked
 from botorch_bkb.posteriors.basis import Basis, sums_of
-from botorch_bkb.posteriors.posterior import SparsePosterior
+from botorch_bkb.posteriors.posterior import StaticPosterior
 from botorch_bkb.posteriors.product_search import (
     Found,
     products_of,
@@ -67,7 +67,7 @@ MUCH_NOISE = 1e12
 KEPT_SHARE, MIN_KEPT, MAX_KEPT = 1 / 64, 2**15, 2**19
 
 
-class ProductPosterior(SparsePosterior):
+class ProductPosterior(StaticPosterior):
     r"""Mean and variance of all products under a sparse GP posterior.
 
     Memory: ``O(sum_i n_i m + m^2)``, blocks of 2^18 products, and the bounds that a
