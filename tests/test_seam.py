@@ -24,7 +24,7 @@ from botorch_bkb import (
 from botorch_bkb.arms import ArrayArms
 from botorch_bkb.models.utils import rows as table_rows
 from botorch_bkb.models.utils.rows import LazyRows
-from botorch_bkb.posteriors.arm_shard import ArmShard
+from botorch_bkb.posteriors.shards import ArmShard
 
 
 PACKAGE = Path(botorch_bkb.__file__).parent

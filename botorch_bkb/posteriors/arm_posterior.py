@@ -1,7 +1,7 @@
 """The posterior of all arms at once, from cached features: the fast path.
 
 Its parts: the algebra of small matrices (:mod:`~botorch_bkb.posteriors.basis`), the
-numbers of all arms (:class:`~botorch_bkb.posteriors.arm_shard.ArmShard`), and here the
+numbers of all arms (:class:`~botorch_bkb.posteriors.shards.ArmShard`), and here the
 planner of updates and the questions.
 """
 
@@ -23,10 +23,9 @@ from botorch_bkb.models.utils.nystrom import (
     RoundingReport,
 )
 from botorch_bkb.models.utils.rows import positions_in
-from botorch_bkb.posteriors.arm_shard import ArmShard, Draws, Ranked
 from botorch_bkb.posteriors.basis import Basis, change_basis, Joined, sums_of
-from botorch_bkb.posteriors.posterior import StaticPosterior
-from botorch_bkb.posteriors.shards import arm_shards, threads_for
+from botorch_bkb.posteriors.posterior import Draws, Ranked, StaticPosterior
+from botorch_bkb.posteriors.shards import arm_shards, ArmShard, threads_for
 
 
 # Rounding adds up over incremental updates: rebuild after this many.
@@ -80,7 +79,9 @@ class ArmPosterior(StaticPosterior):
         self._column_bytes = len(arms) * arms.element_size()
         self.room = max_feature_bytes // (2 * self._column_bytes)
         self._width = 0  # how many features the shards have room for; 0 for no cache
-        self.max_prior_variance = max(self.shards.ask(lambda shard: shard.scale))
+        self.max_prior_variance = max(
+            self.shards.ask(lambda shard: shard.max_prior_variance)
+        )
         check_largest_variance(self.max_prior_variance)
         self._report = RoundingReport(self.like.dtype)
         none = torch.empty(0, dtype=torch.long, device=arms.device)

@@ -39,8 +39,7 @@ from botorch_bkb.models.utils.nystrom import (
     independent_points,
     psd_root,
 )
-from botorch_bkb.posteriors.arm_shard import Draws
-from botorch_bkb.posteriors.posterior import StaticPosterior
+from botorch_bkb.posteriors.posterior import Draws, StaticPosterior
 
 
 DrawCovariance = Literal["projected", "full"]

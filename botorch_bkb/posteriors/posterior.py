@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
@@ -15,8 +15,126 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.posteriors.arm_shard import Draws, Pulls, Ranked
 from botorch_bkb.posteriors.basis import Basis
+
+
+class Ranked(NamedTuple):
+    """Arms in order of their values, largest first, the lowest index among ties."""
+
+    values: Tensor
+    arms: Tensor
+
+    def first(self, size: int) -> Ranked:
+        """Return the first of them."""
+        return Ranked(self.values[:size], self.arms[:size])
+
+    @classmethod
+    def merged(cls, parts: Iterable[Ranked]) -> Ranked:
+        """Return one list of several, each in any order."""
+        values, arms = map(torch.cat, zip(*parts, strict=True))
+        arms, order = arms.sort()
+        values, by_value = values[order].sort(descending=True, stable=True)
+        return cls(values, arms[by_value])
+
+
+def largest(values: Tensor, size: int) -> Ranked:
+    """Return the largest values and their places, the lowest index among ties.
+
+    NaN is larger than any number.
+    """
+    size = min(size, len(values))
+    if not size:
+        return Ranked(values[:0], torch.arange(0, device=values.device))
+    if size == 1:  # `max` returns the first of the largest
+        return Ranked(*values.max(dim=0, keepdim=True))
+    least = values.topk(size).values[-1:]
+    above = (values.isnan() | (values > least)).nonzero().squeeze(-1)[:size]
+    ties = (values == least).nonzero().squeeze(-1)[: size - len(above)]
+    positions = torch.cat([above, ties]).sort().values
+    found, order = values[positions].sort(descending=True, stable=True)
+    return Ranked(found, positions[order])
+
+
+def expected_rise(
+    mean: Tensor,  # k
+    variance: Tensor,  # k
+    noise_variance: float,
+    top: Ranked,
+    is_best: Tensor,  # k, bool
+) -> Tensor:  # k
+    r"""Return how much one more pull is expected to raise the largest mean.
+
+    The knowledge gradient of [frazier2009]_ as if arms were independent: a pull of
+    ``x`` moves its mean by a normal step of standard deviation
+    ``s = v / sqrt(v + lambda)``, so ::
+
+        E max(mean(x) + step, rest) - max(mean(x), rest) = s h(-|mean(x) - rest| / s)
+
+    with ``h(z) = z Phi(z) + phi(z)`` and ``rest`` the largest mean of the others.
+
+    Args:
+        mean: The means of some arms.
+        variance: Their variances.
+        noise_variance: lambda.
+        top: The two largest means of all arms that compete; one if there is one arm.
+        is_best: Whether an arm is the first of these.
+    """
+    second = top.values[1] if len(top.values) > 1 else -math.inf
+    rest = torch.where(is_best, second, top.values[0])
+    step = variance / (variance + noise_variance).sqrt()
+    z = -(mean - rest).abs() / step
+    density = torch.exp(-z.square() / 2) / math.sqrt(2 * math.pi)
+    gain = step * (z * torch.special.ndtr(z) + density)
+    # Far below the best the two terms cancel, and rounding is negative.
+    return torch.where(step > 0, gain, 0.0).nan_to_num(0.0).clamp_min(0.0)
+
+
+class Pulls(NamedTuple):
+    r"""Pulls without reward, as shards need them.
+
+    With ``c(x)`` the covariances of an arm with the ``f`` pulled ones and ``C C^T`` the
+    covariance of the means of their rewards, a variance falls by ``|C^{-1} c(x)|^2``.
+    Entry ``j`` of this vector depends on the first ``j`` pulls only.
+
+    Attributes:
+        counts: The number of pulls of each arm, in their order.
+        projected: Whether only the projected variance falls.
+        points: The ``f x d`` rows of these arms; none if only the projected variance
+            falls.
+        vectors: ``M x f``: ``c(x)`` is their product with the features, plus the prior
+            covariances with the points.
+        C: The ``f x f`` lower Cholesky factor.
+        room: How many rows ``C^{-1} c`` of all arms may be kept.
+    """
+
+    counts: dict[int, int]
+    projected: bool
+    points: Tensor
+    vectors: Tensor
+    C: Tensor
+    room: int
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What says which pulls these are, one entry a row."""
+        return (*((self.projected, *one) for one in self.counts.items()),)
+
+
+class Draws(NamedTuple):
+    """What draws of all arms are made of, see ``arm_sampler``.
+
+    Attributes:
+        vectors: ``M x (n + f)``: the weights of ``n`` draws, and the features of ``f``
+            appended arms.
+        points: The rows of these.
+        C: The ``f x f`` factor of their Schur complement.
+        weights: The ``f x n`` weights of their features.
+    """
+
+    vectors: Tensor
+    points: Tensor
+    C: Tensor
+    weights: Tensor
 
 
 class Posterior(ABC):

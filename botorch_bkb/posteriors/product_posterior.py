@@ -33,9 +33,8 @@ from botorch_bkb.arms.product_table import ProductMask
 from botorch_bkb.models.kernels.product import ComponentKernel
 from botorch_bkb.models.utils.nystrom import dense_covariance, independent_points
 from botorch_bkb.models.utils.rows import positions_in
-from botorch_bkb.posteriors.arm_shard import Ranked
 from botorch_bkb.posteriors.basis import Basis, sums_of
-from botorch_bkb.posteriors.posterior import StaticPosterior
+from botorch_bkb.posteriors.posterior import Ranked, StaticPosterior
 from botorch_bkb.posteriors.product_search import (
     Found,
     products_of,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from botorch_bkb.arms.product_table import ProductMask
-from botorch_bkb.posteriors.arm_shard import Ranked
+from botorch_bkb.posteriors.posterior import Ranked
 
 
 if TYPE_CHECKING:

@@ -40,8 +40,7 @@ from botorch_bkb.arms.stored import (
     StoredArms,
     Workers,
 )
-from botorch_bkb.posteriors.arm_shard import ArmShard
-from botorch_bkb.posteriors.shards import Args, plan_shards, S, Shards, T
+from botorch_bkb.posteriors.shards import Args, ArmShard, plan_shards, S, Shards, T
 
 
 logger = logging.getLogger(__name__)

@@ -13,8 +13,7 @@ from botorch.exceptions.errors import UnsupportedError
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.posteriors.arm_shard import expected_rise, largest, Ranked
-from botorch_bkb.posteriors.posterior import Posterior
+from botorch_bkb.posteriors.posterior import expected_rise, largest, Posterior, Ranked
 from botorch_bkb.posteriors.sparse_arm_filter import SparseArmKalmanFilter
 
 

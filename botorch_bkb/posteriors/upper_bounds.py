@@ -16,8 +16,7 @@ from typing_extensions import override
 from botorch_bkb.arms import PullCounts, PullLimits
 from botorch_bkb.arms.table import UNLIMITED
 from botorch_bkb.models.utils.rows import Duplicates, first_equal, later_duplicates
-from botorch_bkb.posteriors.arm_shard import expected_rise
-from botorch_bkb.posteriors.posterior import Posterior
+from botorch_bkb.posteriors.posterior import expected_rise, Posterior
 
 
 # The pool starts with this many arms and doubles, up to a limit.

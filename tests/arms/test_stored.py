@@ -31,7 +31,7 @@ from botorch_bkb.arms import (
 from botorch_bkb.bandits.fitting import Hyperparameters
 from botorch_bkb.models.utils import rows as table_rows
 from botorch_bkb.optim import optimize_acqf_finite
-from botorch_bkb.posteriors import arm_shard, upper_bounds
+from botorch_bkb.posteriors import shards, upper_bounds
 from tests.bandits import rbf
 
 
@@ -90,10 +90,10 @@ def _small_blocks(monkeypatch):
     monkeypatch.setattr(table_rows, "BLOCK_BYTES", num_bytes // 4)
     monkeypatch.setattr(parquet, "CACHE_BYTES", num_bytes // 4)
     monkeypatch.setattr(parquet, "KEPT_BYTES", num_bytes // 4)
-    monkeypatch.setattr(arm_shard, "CHUNK_BYTES", num_bytes // 4)
+    monkeypatch.setattr(shards, "CHUNK_BYTES", num_bytes // 4)
     monkeypatch.setattr(upper_bounds, "POOL_SIZE", 8)
     monkeypatch.setattr(upper_bounds, "MAX_POOL_SIZE", 16)
-    monkeypatch.setattr(arm_shard, "PASS_CHUNK_BYTES", num_bytes // 4)
+    monkeypatch.setattr(shards, "PASS_CHUNK_BYTES", num_bytes // 4)
 
 
 def dense_of(table, dtype=torch.double):

@@ -8,8 +8,8 @@ from gpytorch.kernels import Kernel
 from scipy.stats import norm
 from typing_extensions import override
 
-from botorch_bkb.posteriors import arm_sampler, arm_shard, ArmPosterior, ArmSampler
-from botorch_bkb.posteriors.arm_shard import expected_rise, largest
+from botorch_bkb.posteriors import arm_sampler, ArmPosterior, ArmSampler, shards
+from botorch_bkb.posteriors.posterior import expected_rise, largest
 from tests.posteriors import ATOL, each_dtype, longs, NOISE, NUM_ARMS, Problem
 from tests.posteriors.test_shards import set_shards
 
@@ -21,9 +21,9 @@ SOME = torch.arange(NUM_ARMS) % 4 > 0
 def _shards(request, monkeypatch):
     """Let every pass have several chunks, some of them of a part of a block."""
     set_shards(monkeypatch, request.param, block_size=4)
-    monkeypatch.setattr(arm_shard, "MIN_CHUNK", 2)
+    monkeypatch.setattr(shards, "MIN_CHUNK", 2)
     for name in ("CHUNK_BYTES", "PASS_CHUNK_BYTES"):
-        monkeypatch.setattr(arm_shard, name, 64)
+        monkeypatch.setattr(shards, name, 64)
 
 
 @each_dtype

@@ -11,7 +11,7 @@ from gpytorch.kernels import (
 )
 
 from botorch_bkb.posteriors import arm_posterior, ArmPosterior
-from botorch_bkb.posteriors.arm_shard import ArmShard
+from botorch_bkb.posteriors.shards import ArmShard
 
 
 KERNELS = {

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from botorch_bkb.arms import PullCounts, PullLimits
 from botorch_bkb.models.utils.rows import Duplicates
 from botorch_bkb.posteriors import FilterPosterior, replay, upper_bounds
-from botorch_bkb.posteriors.arm_shard import expected_rise, largest
+from botorch_bkb.posteriors.posterior import expected_rise, largest
 from botorch_bkb.posteriors.upper_bounds import best_arm_limits
 from tests.posteriors import ATOL, each_dtype, longs
 

@@ -25,8 +25,8 @@ from botorch_bkb.arms import (
     ShardTimeoutError,
 )
 from botorch_bkb.posteriors import ArmPosterior, shards
-from botorch_bkb.posteriors.arm_shard import ArmShard
 from botorch_bkb.posteriors.ray_shards import decode, encode, shard_of, ShardHost
+from botorch_bkb.posteriors.shards import ArmShard
 from tests.bandits import unchanged
 from tests.posteriors.test_shards import (
     assert_same,

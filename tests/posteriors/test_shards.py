@@ -13,7 +13,7 @@ from botorch_bkb import BBKB, BKB, GPBandit, GPBUCB, GPThompsonSampling
 from botorch_bkb.bandits import EpsilonGreedy
 from botorch_bkb.optim import FixedSize
 from botorch_bkb.posteriors import ArmPosterior, ArmSampler, shards
-from botorch_bkb.posteriors.arm_shard import largest, Ranked
+from botorch_bkb.posteriors.posterior import largest, Ranked
 from botorch_bkb.posteriors.shards import MIN_SHARED_BYTES, plan_shards, threads_for
 
 
