@@ -277,17 +277,19 @@ class FilterSurrogate(ArmSurrogate):
             like=hyperparameters.features.new_empty(0),
         )
 
+        given = moments_at(pending=timed)
+
         def make_sampler(covariance: DrawCovariance, scale: float) -> FilterSampler:
             if covariance != "full":
                 raise UnsupportedError(
                     "Expected `covariance` to be 'full' where the objective drifts by "
                     f"a filter, whose draws have one law, but got {covariance!r}."
                 )
-            return FilterSampler(known, timed, now, scale)
+            return FilterSampler(given, scale)
 
         return Decision(
             moments=moments_at(),
-            given=moments_at(pending=timed),
+            given=given,
             num_told=observations.num_pulls,
             time=time,
             pending=torch.tensor(

@@ -142,51 +142,6 @@ class ReplayedFilter:
         return other
 
 
-class FilterSampler:
-    """Draws of the arms at one time, whose variances count pending pulls.
-
-    Args:
-        replayed: The filter; it is not changed.
-        pending: Times and arms of pulls without reward.
-        time: When.
-        scale: As of :class:`~botorch_bkb.posteriors.ArmSampler`.
-    """
-
-    def __init__(
-        self,
-        replayed: ReplayedFilter,
-        pending: Sequence[tuple[float, int]],
-        time: float,
-        scale: float = 1.0,
-    ) -> None:
-        self.scale = scale
-        known = replayed.filter
-        drifting = replayed.hallucinate(pending) if pending else known.copy()
-        drifting.advance(time)
-        if pending:  # which have no reward
-            drifting.mean = known.predict(time)[0]
-        self._drifting = drifting
-
-    def draw_best_arms(
-        self,
-        num_draws: int,
-        generator: torch.Generator,
-        allowed: Tensor | None = None,
-    ) -> Tensor:
-        """Return the best arms of draws; ``num_draws x A`` numbers.
-
-        Args:
-            num_draws: The number of draws.
-            generator: Their source of randomness.
-            allowed: An ``A``-dim boolean tensor of the arms that compete; all if None.
-        """
-        values = self._drifting.draw_values(num_draws, generator)
-        values = torch.lerp(self._drifting.mean, values, self.scale)
-        if allowed is not None:
-            values = values.masked_fill(~allowed, -torch.inf)
-        return values.argmax(dim=-1)
-
-
 @dataclass
 class FilterPosterior(Posterior):
     """The posterior of arms that drift, at one time.
@@ -195,7 +150,7 @@ class FilterPosterior(Posterior):
         mean: The ``A`` posterior means.
         variance: The ``A`` posterior variances.
         prior_variance: The ``A`` prior variances.
-        filter: Conditions on pulls without reward; it is not changed.
+        filter: Conditions on pulls without reward and draws; it is not changed.
         time: The time, in the units of the filter.
     """
 
@@ -228,12 +183,16 @@ class FilterPosterior(Posterior):
     ) -> Tensor:
         raise UnsupportedError("Expected a posterior of arms that do not drift.")
 
+    def copied_filter(self) -> SparseArmKalmanFilter:
+        """Return a filter that may be changed."""
+        if self.filter is None:
+            raise UnsupportedError("Expected `filter`, to condition on pulls.")
+        return self.filter.copy()
+
     @override
     def given(self, pulls: Mapping[int, int], projected: bool = False) -> Self:
         """Return the posterior given pulls at this time, one after the other."""
-        if self.filter is None:
-            raise UnsupportedError("Expected `filter`, to condition on pulls.")
-        conditioned = self.filter.copy()
+        conditioned = self.copied_filter()
         for arm, num_pulls in pulls.items():
             for _ in range(num_pulls):
                 hallucinate_pull(conditioned, arm, self.time)
@@ -260,6 +219,41 @@ class FilterPosterior(Posterior):
         if competes is not None:
             gain = gain.masked_fill(~competes, -torch.inf)
         return gain.max().item()
+
+
+class FilterSampler:
+    """Draws of the arms that drift, at one time.
+
+    Args:
+        posterior: Conditions on all pulls; it is not changed.
+        scale: As of :class:`~botorch_bkb.posteriors.ArmSampler`.
+    """
+
+    def __init__(self, posterior: FilterPosterior, scale: float = 1.0) -> None:
+        self.scale = scale
+        drifting = posterior.copied_filter()
+        drifting.advance(posterior.time)
+        drifting.mean = posterior.mean.to(drifting.mean)
+        self._drifting = drifting
+
+    def draw_best_arms(
+        self,
+        num_draws: int,
+        generator: torch.Generator,
+        allowed: Tensor | None = None,
+    ) -> Tensor:
+        """Return the best arms of draws; ``num_draws x A`` numbers.
+
+        Args:
+            num_draws: The number of draws.
+            generator: Their source of randomness.
+            allowed: An ``A``-dim boolean tensor of the arms that compete; all if None.
+        """
+        values = self._drifting.draw_values(num_draws, generator)
+        values = torch.lerp(self._drifting.mean, values, self.scale)
+        if allowed is not None:
+            values = values.masked_fill(~allowed, -torch.inf)
+        return values.argmax(dim=-1)
 
 
 def hallucinate_pull(posterior: SparseArmKalmanFilter, arm: int, time: float) -> None:
