@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy, deepcopy
+from copy import copy
 from typing import Any, cast
 
 import torch
@@ -294,11 +294,6 @@ class FiniteArmBandit(Bandit):
         number = opening_number(self._surrogate.seed, self.num_batches)
         return limits.numbered(number % limits.num_open)
 
-    @property
-    @override
-    def _schedule(self) -> ConfidenceSchedule:
-        return self.confidence
-
     def _keep_chosen(self, new: Tensor, indices: Tensor) -> Tensor:
         """Add the new arms that were chosen to the table; return the indices in it."""
         num_arms = self.arms.shape[0]
@@ -436,7 +431,7 @@ class FiniteArmBandit(Bandit):
         surrogate, moments = self._present()
         threshold = self.batch_rule.ratio_threshold
         state = surrogate.confidence_state(self._observations, moments, threshold)
-        return deepcopy(self.confidence)(state) * surrogate.hyperparameters.scale
+        return self.confidence(state) * surrogate.hyperparameters.scale
 
     @locked
     def confidence_bound(self, indices: Values | None = None) -> Tensor:
@@ -502,7 +497,11 @@ class FiniteArmBandit(Bandit):
     @override
     @locked
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "table": self._table.state_dict()}
+        return {
+            **super().state_dict(),
+            "table": self._table.state_dict(),
+            "confidence": self.confidence.state_dict(),
+        }
 
     @override
     def _load(self, state: dict[str, Any]) -> None:

@@ -250,21 +250,15 @@ class Bandit(ABC):
         self._preview = self._surrogate.preview(observations, time)
         return self._preview
 
-    @property
-    @abstractmethod
-    def _schedule(self) -> Any:
-        """The object whose ``state_dict`` an ask may change."""
-
     @contextmanager
     def _restored_after_errors(self) -> Iterator[None]:
         """Restore bandit and surrogate after an error or an interrupt."""
         surrogate, state = self._surrogate, self._surrogate.state
-        before, schedule_state = vars(self).copy(), self._schedule.state_dict()
+        before = vars(self).copy()
         try:
             yield
         except BaseException:
             vars(self).update(before)
-            self._schedule.load_state_dict(schedule_state)
             surrogate.restore(state)
             raise
 
@@ -280,7 +274,6 @@ class Bandit(ABC):
             "maximize": self.maximize,
             "observations": self._observations.state_dict(),
             "num_batches": self.num_batches,
-            "confidence": self._schedule.state_dict(),
             **self._surrogate.state_dict(),
         }
 

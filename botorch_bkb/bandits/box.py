@@ -248,12 +248,8 @@ class BoxBandit(Bandit):
     @override
     @locked
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "bounds": self.bounds.clone()}
-
-    @property
-    @override
-    def _schedule(self) -> BoxPolicy:
-        return self.policy
+        own = {"bounds": self.bounds.clone(), "confidence": self.policy.state_dict()}
+        return super().state_dict() | own
 
     @override
     def _load(self, state: dict[str, Any]) -> None:

@@ -110,7 +110,7 @@ class Policy(ABC):
             size: The most pulls.
             limits: How many pulls each arm allows; kept up to date between picks.
             first: The first arm of the batch, if it is already chosen.
-            width: Returns the confidence width. Ask once: some schedules remember.
+            width: Returns the confidence width.
             generator: The source of randomness.
 
         Returns:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from copy import copy, deepcopy
+from copy import copy
 from typing import NamedTuple, TYPE_CHECKING
 
 import torch
@@ -58,7 +58,6 @@ def progress_of(bandit: GPBandit, n: int, batch: Tensor | None) -> Progress:
         )
     # A copy that has learned from all observations, for whose choices nothing changes.
     bandit = copy(bandit)
-    bandit.confidence = deepcopy(bandit.confidence)
     bandit._surrogate = surrogate = bandit._predictor()
     observations, time = bandit._observations, bandit.decision_time
     out = list(observations.pending.values())

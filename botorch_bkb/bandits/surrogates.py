@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Self
 
 import numpy as np
@@ -270,33 +270,58 @@ class ArmSurrogate(Surrogate):
         ratio_threshold: float,
         num_pending: int = 0,
     ) -> ConfidenceState:
-        """Return what schedules of confidence widths see at a decision."""
-        units = self.state.hyperparameters
-        pulled, counts, sums = self.totals(observations)
-        sample_means = units.standardized(sums, counts) / counts
+        """Return the state of confidence schedules at a decision."""
         start, log_det_start = self.state.restart
         in_sum = start == 0 and 0 in observations.told_ids
-        scores = torch.from_numpy(np.array(observations.told_scores[start:]))
-        noise = units.original_noise_variance
-        weights = observations.weights(noise, units.warp, start).cpu()
-        return ConfidenceState(
+        state = _DecisionState.__new__(_DecisionState)
+        vars(state).update(
+            surrogate=self,
+            moments=moments,
+            told=observations,
             num_pulls=observations.num_pulls,
             num_arms=moments.num_arms,
             noise_variance=moments.noise_variance,
             max_prior_variance=moments.max_prior_variance,
-            effective_dimension=moments.effective_dimension,
             log_det=moments.log_det,
-            frozen_leverage_scores=scores * weights,
             log_det_start=log_det_start,
             opening_score=observations.opening_score if in_sum else 0.0,
             ratio_threshold=ratio_threshold,
-            observations=ArmObservations(
-                counts=counts.to(moments.like),
-                sample_means=sample_means.to(moments.like),
-                posterior_means=moments.means(pulled),
-                leverage_scores=moments.leverage_scores_of(pulled),
-            ),
             num_pending=num_pending,
+        )
+        return state
+
+
+class _DecisionState(ConfidenceState):
+    """A state whose sums over observations are computed when a schedule reads them."""
+
+    surrogate: ArmSurrogate
+    moments: Posterior
+    told: Observations
+
+    @cached_property
+    @override
+    def effective_dimension(self) -> float:
+        return self.moments.effective_dimension
+
+    @cached_property
+    @override
+    def frozen_leverage_scores(self) -> Tensor:
+        units, (start, _) = self.surrogate.hyperparameters, self.surrogate.state.restart
+        scores = torch.from_numpy(np.array(self.told.told_scores[start:]))
+        noise = units.original_noise_variance
+        return scores * self.told.weights(noise, units.warp, start).cpu()
+
+    @cached_property
+    @override
+    def observations(self) -> ArmObservations:
+        moments, units = self.moments, self.surrogate.hyperparameters
+        pulled, counts, sums = self.surrogate.totals(self.told)
+        sample_means = units.standardized(sums, counts) / counts
+        return ArmObservations(
+            counts=counts.to(moments.like),
+            sample_means=sample_means.to(moments.like),
+            posterior_means=moments.means(pulled),
+            leverage_scores=moments.leverage_scores_of(pulled),
         )
 
 
