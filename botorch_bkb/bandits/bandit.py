@@ -17,7 +17,7 @@ from botorch_bkb.acquisition.schedules import (
 )
 from botorch_bkb.arms import ArmTable, PullLimits
 from botorch_bkb.arms.product_table import table_of
-from botorch_bkb.bandits.base import Array, Bandit, locked, Values
+from botorch_bkb.bandits.base import all_or_nothing, Array, Bandit, locked, Values
 from botorch_bkb.bandits.observations import Observations
 from botorch_bkb.bandits.policies import as_policy, Decision, Policy, ThompsonPolicy
 from botorch_bkb.bandits.surrogates import ArmSurrogate
@@ -91,6 +91,7 @@ class FiniteArmBandit(Bandit):
         InputDataError: If ``arms`` holds NaN or infinity, or an option is out of range.
     """
 
+    _surrogate: ArmSurrogate
     default_confidence: ConfidenceSchedule = DeviationWidth(1.0)
     default_batch_rule: BatchRule = FixedSize(1)
 
@@ -117,7 +118,7 @@ class FiniteArmBandit(Bandit):
         self.maximize = check_truth("maximize", maximize)
         self.max_repeats = max_repeats
         self.num_batches = 0
-        self._surrogate: ArmSurrogate = surrogate
+        self._surrogate = surrogate
         surrogate.seed = seed_of(as_generator(generator))
         self._table = table_of(arms)
         sign = 1.0 if maximize else -1.0
@@ -162,7 +163,7 @@ class FiniteArmBandit(Bandit):
         """The inducing arms of the last ask."""
         return self._surrogate.state.inducing_indices
 
-    @locked
+    @all_or_nothing
     def ask(
         self,
         max_size: int | None = None,
@@ -216,7 +217,7 @@ class FiniteArmBandit(Bandit):
     ) -> Tensor:
         """Choose a batch, with ``options`` of ``_select``; it becomes pending."""
         observations = self._observations
-        time = self._checked_time(time, observations.now)
+        time = self._checked_time(time, earliest=observations.now)
         now = self.decision_time if time is None else time
         offered, new = self._table.offered(available, arms)
         limits = self._pull_limits(offered, size)
@@ -235,9 +236,7 @@ class FiniteArmBandit(Bandit):
             if len(new):
                 indices = self._keep_chosen(new, indices)
             scores = self._scores(indices, now)
-            with self._recording() as observations:
-                observations.ask(indices.tolist(), scores.tolist(), now)
-                observations.failed_lately = frozenset()
+            observations.ask(indices.tolist(), scores.tolist(), now)
             self.num_batches += 1
         return indices
 
@@ -298,11 +297,11 @@ class FiniteArmBandit(Bandit):
         """Add the new arms that were chosen to the table; return the indices in it."""
         num_arms = self.arms.shape[0]
         chosen = indices[indices >= num_arms].unique()
-        self._append(new[chosen - num_arms], True, chosen[:0])
+        self._append(new[chosen - num_arms], is_retired=True)
         kept = num_arms + torch.searchsorted(chosen, indices)
         return torch.where(indices < num_arms, indices, kept)
 
-    @locked
+    @all_or_nothing
     def withdraw(
         self,
         indices: Values,
@@ -321,14 +320,12 @@ class FiniteArmBandit(Bandit):
             InputDataError: If an arm is unknown, or no such result was told. Nothing
                 has changed then.
         """
-        places = self._observations.find_told(indices, pull_ids)
-        observations, surrogate = copy(self._observations), copy(self._surrogate)
-        observations.withdraw(places)
-        surrogate.withdraw(observations, places)
-        changes = {"_observations": observations, "_surrogate": surrogate}
-        vars(self).update(changes, _preview=None)
+        places = self._observations.withdraw(indices, pull_ids)
+        self._surrogate = copy(self._surrogate)
+        self._surrogate.withdraw(self._observations, places)
+        self._preview = None
 
-    @locked
+    @all_or_nothing
     def add_pending(self, indices: Values) -> None:
         """Count evaluations that were started elsewhere as pending, repeats included.
 
@@ -337,10 +334,9 @@ class FiniteArmBandit(Bandit):
         """
         arms = check_indices(indices, len(self.arms))
         scores = self._scores(self._indices(arms), self._observations.last_time)
-        with self._recording() as observations:
-            observations.ask(arms, scores.tolist())
+        self._observations.ask(arms, scores.tolist())
 
-    @locked
+    @all_or_nothing
     def add_arms(self, arms: Array) -> Tensor:
         """Add arms, which can be pulled from now on.
 
@@ -359,7 +355,8 @@ class FiniteArmBandit(Bandit):
                 (``arms.on_ray()``). Nothing has changed then.
         """
         indices, new = self._table.find(arms)
-        self._append(new, is_retired=False, open_again=indices)
+        self._append(new, is_retired=False)
+        self._table = self._table.retire(indices, False)
         return indices
 
     @locked
@@ -374,18 +371,14 @@ class FiniteArmBandit(Bandit):
         arms = check_indices(indices, self.arms.shape[0])
         self._table = self._table.retire(self._indices(arms))
 
-    def _append(self, new: Tensor, is_retired: bool, open_again: Tensor) -> None:
-        """Append arms to the table, and take back retired ones."""
-        table, changes = self._table, {}
+    def _append(self, new: Tensor, is_retired: bool) -> None:
+        """Append arms to the table."""
         if len(new):
             # A product space has no arms beside its own.
-            table = cast(ArmTable, table).appended(new, is_retired)
-            observations = copy(self._observations)
-            observations.num_arms = len(table.rows)
-            surrogate = self._surrogate.extended(new, observations)
-            changes = {"_observations": observations, "_surrogate": surrogate}
-            changes["_preview"] = None
-        vars(self).update(changes, _table=table.retire(open_again, False))
+            self._table = cast(ArmTable, self._table).appended(new, is_retired)
+            self._observations.num_arms = len(self.arms)
+            self._surrogate = self._surrogate.extended(new, self._observations)
+            self._preview = None
 
     @override
     def _scores(self, indices: Tensor, time: float) -> Tensor:
@@ -505,13 +498,10 @@ class FiniteArmBandit(Bandit):
 
     @override
     def _load(self, state: dict[str, Any]) -> None:
-        table = self._table.loaded(state["table"])
-        observations = Observations(
-            len(table.rows), table.rows, self._observations.sign
-        )
-        observations.load_state_dict(state["observations"])
-        surrogate = self._surrogate.loaded(state, observations, table.rows)
-        num_batches = check_count("num_batches", state["num_batches"])
+        self._table = self._table.loaded(state["table"])
+        sign = self._observations.sign
+        self._observations = Observations(len(self.arms), self.arms, sign)
+        self._observations.load_state_dict(state["observations"])
+        self._surrogate = self._surrogate.loaded(state, self._observations, self.arms)
+        self.num_batches = check_count("num_batches", state["num_batches"])
         self.confidence.load_state_dict(state["confidence"])
-        loaded = {"_surrogate": surrogate, "num_batches": num_batches}
-        vars(self).update(loaded, _table=table, _observations=observations)

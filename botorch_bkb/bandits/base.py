@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from functools import wraps
 from pathlib import Path
 from threading import RLock
-from types import MappingProxyType
 from typing import Any, ParamSpec, Protocol, Self, TypeVar
 
 import torch
@@ -26,6 +25,7 @@ from typing_extensions import override
 
 from botorch_bkb.bandits.observations import Observations
 from botorch_bkb.bandits.storage import load_state, MAX_BYTES, save_state
+from botorch_bkb.bandits.surrogates import Surrogate
 from botorch_bkb.bandits.warping import LogWarp
 from botorch_bkb.checks import check_time, check_truth
 
@@ -55,11 +55,32 @@ def locked(method: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
+def all_or_nothing(method: Callable[P, R]) -> Callable[P, R]:
+    """Let a method, :func:`locked`, change attributes; an error restores them.
+
+    It may change the observations in place, since they are a copy.
+    """
+
+    @wraps(method)
+    def call(*args: P.args, **options: P.kwargs) -> R:
+        bandit: Any = args[0]
+        with bandit.lock:
+            before = vars(bandit).copy()
+            try:
+                bandit._observations = copy(bandit._observations)
+                return method(*args, **options)
+            except BaseException:  # an interrupt as well
+                vars(bandit).update(before)
+                raise
+
+    return call
+
+
 class Bandit(ABC):
     """Observations and a surrogate that learns from them, kept in a file.
 
-    One thread at a time is in the public methods (:func:`locked`). A copy has a lock of
-    its own, and so has an unpickled bandit.
+    One thread at a time is in the public methods (:func:`locked`). A copy is
+    independent: it has a lock and a surrogate of its own. So has an unpickled bandit.
 
     Attributes:
         lock: Hold it (``with bandit.lock:``) if several calls belong together, or while
@@ -75,16 +96,25 @@ class Bandit(ABC):
     takes_noise = False
     _observations: Observations
     # The surrogate of the last ask, and a copy that knows the results since then.
-    _surrogate: Any
-    _preview: Any = None
+    _surrogate: Surrogate
+    _preview: Any
     # The first lines of files as this bandit last read or wrote them.
-    _known_files: Mapping[Path, bytes] = MappingProxyType({})
+    _known_files: dict[Path, bytes]
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
         """Make the lock before any constructor runs: it may call public methods."""
         self = super().__new__(cls)
-        self.lock = RLock()
+        self.lock, self._preview, self._known_files = RLock(), None, {}
         return self
+
+    def __copy__(self) -> Self:
+        other = type(self).__new__(type(self))
+        with self.lock:
+            vars(other).update(self.__getstate__(), _preview=None)
+            # An update changes the posterior in place, so the copy computes its own.
+            other._surrogate = copy(self._surrogate)
+            other._surrogate.restore(self._surrogate.state)
+        return other
 
     @override
     def __getstate__(self) -> dict[str, Any]:
@@ -103,9 +133,7 @@ class Bandit(ABC):
 
         That of good rewards if poor ones are warped.
         """
-        hyperparameters = self._surrogate.hyperparameters
-        noise: float = hyperparameters.original_noise_variance
-        return noise
+        return self._surrogate.hyperparameters.original_noise_variance
 
     @property
     def warp(self) -> LogWarp | None:
@@ -113,8 +141,7 @@ class Bandit(ABC):
 
         None if it took them as they are, as under a kernel that is given.
         """
-        warp: LogWarp | None = self._surrogate.hyperparameters.warp
-        return warp
+        return self._surrogate.hyperparameters.warp
 
     @property
     def covar_module(self) -> Kernel:
@@ -124,15 +151,14 @@ class Bandit(ABC):
     @property
     def drifts(self) -> bool:
         """Whether pulls have times."""
-        drifts: bool = self._surrogate.drifts
-        return drifts
+        return self._surrogate.drifts
 
     @property
     def decision_time(self) -> float:
         """The time of the next decision, unless ``ask`` names another."""
         return self._observations.last_time + 1.0
 
-    @locked
+    @all_or_nothing
     def tell(
         self,
         indices: Values,
@@ -164,12 +190,10 @@ class Bandit(ABC):
             UnsupportedError: If there is a ``time``, but the objective does not drift,
                 or a ``noise_variance`` that this bandit does not take.
         """
-        time = self._checked_time(time)
-        self._check_takes_noise(noise_variance)
-        with self._recording() as observations:
-            observations.tell(indices, rewards, pull_ids, time, noise_variance)
+        time = self._checked_time(time, noise_variance)
+        self._observations.tell(indices, rewards, pull_ids, time, noise_variance)
 
-    @locked
+    @all_or_nothing
     def add_observations(
         self,
         indices: Values,
@@ -183,59 +207,42 @@ class Bandit(ABC):
         Arguments and errors are those of :meth:`tell`, and arms may repeat. The default
         ``time`` is that of the last ask.
         """
-        time = self._checked_time(time)
-        self._check_takes_noise(noise_variance)
-        with self._recording() as observations:
-            observations.add(indices, rewards, self._scores, time, noise_variance)
+        time = self._checked_time(time, noise_variance)
+        self._observations.add(indices, rewards, self._scores, time, noise_variance)
 
-    @locked
+    @all_or_nothing
     def fail(
         self,
         indices: Values,
         pull_ids: Values | None = None,
     ) -> None:
         """Release pending pulls that have failed; arguments as in ``tell``."""
-        observations = copy(self._observations)
-        observations.fail(indices, pull_ids)
-        vars(self).update(self._failed(observations))
-
-    @contextmanager
-    def _recording(self) -> Iterator[Any]:
-        """Yield a copy of the observations, which then replaces them."""
-        observations = copy(self._observations)
-        yield observations
-        self._observations = observations
-
-    def _failed(self, observations: Any) -> dict[str, Any]:
-        """Return what changes after failures: the observations, by default."""
-        return {"_observations": observations}
+        self._observations.fail(indices, pull_ids)
 
     def _scores(self, indices: Tensor, time: float) -> Tensor:
         """Return the leverage scores of arms at a time; 0 if no rule needs them."""
         return torch.zeros_like(indices)
 
     def _checked_time(
-        self, time: float | None, earliest: float | None = None
+        self,
+        time: float | None,
+        noise_variance: object = None,
+        earliest: float = -math.inf,
     ) -> float | None:
-        """Return a user's time, checked; raise if pulls have no times."""
-        if time is None:
-            return None
-        if not self.drifts:
-            raise UnsupportedError(
-                "Expected no `time`, since the objective of this "
-                f"{type(self).__name__} does not drift. Leave it out, or pass "
-                "`forgetting_rate` to a GPBandit."
-            )
-        return check_time(time, -math.inf if earliest is None else earliest)
-
-    def _check_takes_noise(self, noise_variance: object) -> None:
-        """Raise an error for noise variances of results that cannot have them."""
+        """Return a user's time; raise if pulls have no times, or no noise variances."""
         if noise_variance is not None and not self.takes_noise:
             raise UnsupportedError(
                 "Expected no `noise_variance` of results, since all results of this "
                 f"{type(self).__name__} have the same noise. Leave it out, or use a "
                 "GPBandit on an objective that does not drift."
             )
+        if time is None or self.drifts:
+            return None if time is None else check_time(time, earliest)
+        raise UnsupportedError(
+            "Expected no `time`, since the objective of this "
+            f"{type(self).__name__} does not drift. Leave it out, or pass "
+            "`forgetting_rate` to a GPBandit."
+        )
 
     def _predictor(self) -> Any:
         """Return the surrogate that knows all observations; no state changes.
@@ -252,13 +259,11 @@ class Bandit(ABC):
 
     @contextmanager
     def _restored_after_errors(self) -> Iterator[None]:
-        """Restore bandit and surrogate after an error or an interrupt."""
+        """Restore the surrogate after an error or an interrupt."""
         surrogate, state = self._surrogate, self._surrogate.state
-        before = vars(self).copy()
         try:
             yield
         except BaseException:
-            vars(self).update(before)
             surrogate.restore(state)
             raise
 
@@ -279,9 +284,9 @@ class Bandit(ABC):
 
     @abstractmethod
     def _load(self, state: dict[str, Any]) -> None:
-        """Restore a state: everything is read before anything changes."""
+        """Restore a state."""
 
-    @locked
+    @all_or_nothing
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned; picks go on up to rounding.
 

@@ -16,7 +16,7 @@ from torch.quasirandom import SobolEngine
 from typing_extensions import override
 
 from botorch_bkb.acquisition.schedules import RandomDeviationWidth
-from botorch_bkb.bandits.base import Bandit, locked, Values
+from botorch_bkb.bandits.base import all_or_nothing, Bandit, locked, Values
 from botorch_bkb.bandits.box_policies import (
     BoxPolicy,
     BoxSearch,
@@ -87,6 +87,9 @@ class BoxBandit(Bandit):
         InputDataError: If the box is empty or not finite, or an option out of range.
     """
 
+    _observations: PointObservations
+    _surrogate: BoxSurrogate
+
     def __init__(
         self,
         bounds: Tensor,
@@ -119,7 +122,7 @@ class BoxBandit(Bandit):
         self.maximize = check_truth("maximize", maximize)
         self.num_batches = 0
         sign = 1.0 if maximize else -1.0
-        self._observations: PointObservations = PointObservations(self.bounds, sign)
+        self._observations = PointObservations(self.bounds, sign)
         # Draws need kernels whose features BoTorch knows.
         kernel = composite_to_learn if covar_module is None else covar_module
         hyperparameters = Hyperparameters(self.bounds, kernel, noise_variance)
@@ -128,7 +131,7 @@ class BoxBandit(Bandit):
         self.search = BoxSearch(
             num_restarts, raw_samples, prior_sampler, hyperparameters.learns
         )
-        self._surrogate: BoxSurrogate = BoxSurrogate(hyperparameters, sampling)
+        self._surrogate = BoxSurrogate(hyperparameters, sampling)
         self._surrogate.seed = seed_of(as_generator(generator))
         if policy is None:
             policy = BoxUCBPolicy(RandomDeviationWidth(seed=self._surrogate.seed))
@@ -154,7 +157,7 @@ class BoxBandit(Bandit):
         inducing = self._surrogate.state.inducing_indices
         return self._observations.told_points[inducing].to(self._dtype)
 
-    @locked
+    @all_or_nothing
     def ask(self, size: int | None = None) -> Tensor:
         """Choose the next points; they become pending.
 
@@ -175,8 +178,7 @@ class BoxBandit(Bandit):
             points = torch.cat([first, rest])
             # Rounding may leave the box by a bit.
             points = points.clamp(*self.bounds).detach().to(self._dtype)
-            with self._recording() as observations:
-                observations.ask_points(points.to(self.bounds))
+            self._observations.ask_points(points.to(self.bounds))
             self.num_batches += 1
         return points
 
@@ -262,11 +264,10 @@ class BoxBandit(Bandit):
         observations = PointObservations(self.bounds, self._observations.sign)
         observations.load_state_dict(state["observations"])
         points = observations.told_points
-        surrogate = self._surrogate.loaded(state, observations, points)
-        num_batches = check_count("num_batches", state["num_batches"])
+        self._surrogate = self._surrogate.loaded(state, observations, points)
+        self._observations = observations
+        self.num_batches = check_count("num_batches", state["num_batches"])
         self.policy.load_state_dict(state["confidence"])
-        loaded = {"_surrogate": surrogate, "num_batches": num_batches}
-        vars(self).update(loaded, _observations=observations)
 
     def _design(self, size: int) -> Tensor:
         """Return the next points of the first design, at most ``size``.

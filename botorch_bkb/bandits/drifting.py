@@ -273,7 +273,7 @@ class FilterSurrogate(ArmSurrogate):
             known.at,
             now,
             pulled_indices=observations.totals().arms,
-            effective_dimension=sum(observations.told_scores),
+            effective_dimension=sum(observations.told["scores"].tolist()),
             like=hyperparameters.features.new_empty(0),
         )
 
@@ -347,15 +347,14 @@ class FilterSurrogate(ArmSurrogate):
 
     def _observed(self, observations: Observations, start: int) -> list[Observation]:
         """Return the known pulls from one on, in the units of the hyperparameters."""
-        prior, sign = self.hyperparameters, observations.sign
+        prior = self.hyperparameters
+        indices, rewards, times, _ = observations.history(start)
+        rewards = (rewards - prior.offset) / prior.scale
+        columns = (column.tolist() for column in (times, indices, rewards))
         return [
-            Observation(
-                prior.steps(observations.told_times[pull]),
-                observations.told_indices[pull],
-                (sign * observations.told_rewards[pull] - prior.offset) / prior.scale,
-            )
-            for pull in range(start, self.state.num_told)
-        ]
+            Observation(prior.steps(time), arm, reward)
+            for time, arm, reward in zip(*columns, strict=True)
+        ][: self.state.num_told - start]
 
     def _oldest_pending(self, observations: Observations) -> float:
         times = [pull.time for pull in observations.pending.values()]

@@ -17,7 +17,7 @@ from botorch_bkb.acquisition.schedules import ConfidenceSchedule, DeviationWidth
 from botorch_bkb.arms import ProductLimits, PullLimits
 from botorch_bkb.arms.table import ArmTable, as_arms
 from botorch_bkb.bandits.bandit import FiniteArmBandit
-from botorch_bkb.bandits.base import Array, locked, Values
+from botorch_bkb.bandits.base import all_or_nothing, Array, locked, Values
 from botorch_bkb.bandits.drifting import (
     DriftHyperparameters,
     exact_filter_bytes,
@@ -25,7 +25,7 @@ from botorch_bkb.bandits.drifting import (
 )
 from botorch_bkb.bandits.fitting import Hyperparameters
 from botorch_bkb.bandits.inducing import LeverageScoreSampling, MIN_INDUCING
-from botorch_bkb.bandits.observations import Observations, Pull
+from botorch_bkb.bandits.observations import Pull
 from botorch_bkb.bandits.plates import best_plate, checked_columns
 from botorch_bkb.bandits.policies import as_policy, Decision, Policy
 from botorch_bkb.bandits.progress import Progress, progress_of
@@ -334,7 +334,7 @@ class GPBandit(FiniteArmBandit):
         return 0.0
 
     @override
-    @locked
+    @all_or_nothing
     def ask(  # type: ignore[override] # `n` is exact, `max_size` a cap
         self,
         n: int = 1,
@@ -378,22 +378,22 @@ class GPBandit(FiniteArmBandit):
         return self._ask(n, available, None, time, columns=columns)
 
     @override
-    def _failed(self, observations: Observations) -> dict[str, Any]:
-        """Retire arms that failed twice without a reward in between."""
-        changes, failures = super()._failed(observations), observations.failures
+    @all_or_nothing
+    def fail(self, indices: Values, pull_ids: Values | None = None) -> None:
+        """Release pending pulls that have failed; retire arms that fail twice."""
+        super().fail(indices, pull_ids)
+        failures = self._observations.failures
         again = [arm for arm, count in failures.items() if count >= MOST_FAILURES]
         if again:
-            changes["_table"] = self._table.retire(self._indices(again))
-            observations.failures = {
-                arm: count for arm, count in failures.items() if arm not in again
-            }
+            for arm in again:
+                del failures[arm]
+            self._table = self._table.retire(self._indices(again))
             warnings.warn(
                 f"Pulls of the arms {again} have failed twice, so they are retired. "
                 f"To allow them again, call `add_arms(bandit.arms[{again}])`.",
                 InputDataWarning,
-                stacklevel=4,
+                stacklevel=3,
             )
-        return changes
 
     @override
     def _pull_limits(self, offered: Tensor | None, size: int) -> PullLimits:

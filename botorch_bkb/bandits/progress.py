@@ -57,8 +57,8 @@ def progress_of(bandit: GPBandit, n: int, batch: Tensor | None) -> Progress:
             + ("this one drifts." if bandit.drifts else "there are none yet.")
         )
     # A copy that has learned from all observations, for whose choices nothing changes.
-    bandit = copy(bandit)
-    bandit._surrogate = surrogate = bandit._predictor()
+    surrogate, bandit = bandit._predictor(), copy(bandit)
+    bandit._surrogate = surrogate
     observations, time = bandit._observations, bandit.decision_time
     out = list(observations.pending.values())
     posterior = surrogate.at(observations, time, out)

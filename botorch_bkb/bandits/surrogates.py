@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import override
@@ -272,7 +271,7 @@ class ArmSurrogate(Surrogate):
     ) -> ConfidenceState:
         """Return the state of confidence schedules at a decision."""
         start, log_det_start = self.state.restart
-        in_sum = start == 0 and 0 in observations.told_ids
+        in_sum = start == 0 and 0 in observations.told["ids"]
         state = _DecisionState.__new__(_DecisionState)
         vars(state).update(
             surrogate=self,
@@ -307,7 +306,7 @@ class _DecisionState(ConfidenceState):
     @override
     def frozen_leverage_scores(self) -> Tensor:
         units, (start, _) = self.surrogate.hyperparameters, self.surrogate.state.restart
-        scores = torch.from_numpy(np.array(self.told.told_scores[start:]))
+        scores = torch.from_numpy(self.told.told["scores"][start:].copy())
         noise = units.original_noise_variance
         return scores * self.told.weights(noise, units.warp, start).cpu()
 

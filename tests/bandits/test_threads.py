@@ -3,7 +3,7 @@
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from copy import deepcopy
+from copy import copy, deepcopy
 from threading import Barrier
 from types import FunctionType
 
@@ -109,9 +109,9 @@ def through_a_pickle(bandit):
     return pickle.loads(pickle.dumps(bandit))
 
 
-@pytest.mark.parametrize("make_copy", [deepcopy, through_a_pickle])
+@pytest.mark.parametrize("make_copy", [copy, deepcopy, through_a_pickle])
 @pytest.mark.parametrize("bandit_class", [BBKB, RGPUCB, BoxBandit])
-def test_a_copy_has_a_lock_of_its_own(bandit_class, make_copy):
+def test_a_copy_is_independent(bandit_class, make_copy):
     bandit = make_any(bandit_class)
     pulled = bandit.ask(1)
     bandit.tell(pulled, measure(pulled))
@@ -119,6 +119,11 @@ def test_a_copy_has_a_lock_of_its_own(bandit_class, make_copy):
         other = make_copy(bandit)
         with ThreadPoolExecutor(1) as pool:  # waits for no lock but its own
             picks = pool.submit(other.ask, 1).result()
+    before = deepcopy(bandit.state_dict())
+    other.tell(picks, measure(picks))
+    other.predict(pulled)
+    other.ask(1)
+    assert_same(bandit.state_dict(), before)
     assert picks.tolist() == bandit.ask(1).tolist()
     assert "lock" not in bandit.state_dict()
 
