@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import compress
 from typing import Any, Self
 
 import torch
@@ -136,17 +138,16 @@ class ProductTable:
     def has_others(self, measured: Tensor) -> bool:
         """Whether a product other than these distinct ones may be the best."""
         mask = self.competing()
-        others = ProductLimits(mask, UNLIMITED, {}).num_open
-        return others > int(mask.allows(measured).sum())
+        return mask.num_open > int(mask.allows(measured).sum())
 
-    def competing(self, pulled: Tensor | None = None) -> Any:
+    def competing(self, pulled: Tensor | None = None) -> ProductMask:
         """Return which products may be the best: not retired, unless all are.
 
         Args:
             pulled: Products to which that is limited, unless none of them is in play.
         """
         mask = ProductMask(self.rows, self.retired)
-        if ProductLimits(mask, UNLIMITED, {}).num_open == 0:
+        if mask.num_open == 0:
             mask = ProductMask(self.rows, self.retired[:0])
         if pulled is not None and mask.allows(pulled).any():
             return replace(mask, among=pulled)
@@ -154,13 +155,13 @@ class ProductTable:
 
     def draw_competing(self, size: int, generator: torch.Generator) -> Tensor:
         """Draw products that are not retired, uniformly."""
-        limits = ProductLimits(self.competing(), UNLIMITED, {})
-        drawn = [limits.draw(generator) for _ in range(size)]
+        mask = self.competing()
+        drawn = [mask.draw(generator) for _ in range(size)]
         return torch.tensor(drawn, device=self.retired.device)
 
     def pull_limits(
         self,
-        offered: Tensor | None,
+        available: Tensor | None,
         max_repeats: int | None,
         used: PullCounts,
         min_size: int = 1,
@@ -169,9 +170,8 @@ class ProductTable:
         most = UNLIMITED if max_repeats is None else max_repeats
         arms, place = used.arms.unique(return_inverse=True)
         counts = torch.zeros_like(arms).index_add_(0, place, used.counts.to(arms))
-        full = arms[counts >= most]
         left = dict(zip(arms.tolist(), (most - counts).tolist(), strict=True))
-        mask = ProductMask(self.rows, torch.cat([self.retired, full]).unique())
+        mask = ProductMask(self.rows, self.retired).without(arms[counts >= most])
         limits = ProductLimits(mask, most, left)
         if limits.num_open == 0:
             raise InputDataError(
@@ -210,74 +210,30 @@ class ProductMask:
         found = ~torch.isin(indices, self.closed) & self.rows.is_allowed(indices)
         return found if self.among is None else found & torch.isin(indices, self.among)
 
+    @cached_property
+    def num_open(self) -> int:
+        """The number of products; an upper bound beyond 10^7 products."""
+        return self.rows.num_allowed - int(self.rows.is_allowed(self.closed).sum())
 
-class ProductLimits(PullLimits):
-    """How many more pulls each product allows.
+    def without(self, indices: Tensor) -> ProductMask:
+        """Return the mask of the other products."""
+        return replace(self, closed=torch.cat([self.closed, indices]).unique())
 
-    Args:
-        mask: Which products allow a pull.
-        most: How many, unless ``left`` has another number.
-        left: How many more pulls products with pulls allow.
-
-    Attributes:
-        num_open: The number of products that allow a pull; at least that if they are
-            too many to be counted.
-    """
-
-    offered = None
-
-    def __init__(self, mask: ProductMask, most: int, left: dict[int, int]) -> None:
-        self.mask = mask
-        self.most = most
-        self.left_of = left
-        num_closed = int(mask.rows.is_allowed(mask.closed).sum())
-        self.num_open = mask.rows.num_allowed - num_closed
-
-    @property
-    @override
-    def allowed(self) -> Any:
-        return self.mask
-
-    @property
-    @override
-    def least(self) -> int:
-        return min([self.most, *(left for left in self.left_of.values() if left > 0)])
-
-    @override
-    def of(self, index: int) -> int:
-        allowed = self.allows(self.mask.closed.new_tensor([index]))
-        return self.left_of.get(index, self.most) if allowed else 0
-
-    @override
-    def allows(self, indices: Tensor) -> Tensor:
-        return self.mask.allows(indices)
-
-    @override
-    def total(self, enough: int) -> int:
-        arms = self.mask.closed.new_tensor(list(self.left_of))
-        left = arms.new_tensor(list(self.left_of.values()))
-        taken = (self.most - left)[self.allows(arms)].sum()
-        return min(enough, self.num_open * self.most - int(taken))
-
-    @override
     def draw(self, generator: torch.Generator) -> int:
-        size = self.mask.rows.num_matching
-        return self.numbered(int(draw_integers(size, 1, generator)))
+        """Draw one of the products, uniformly."""
+        return self.numbered(int(draw_integers(self.rows.num_matching, 1, generator)))
 
-    @override
     def numbered(self, number: int) -> int:
-        """Return the first product that allows a pull in a scattered order.
+        """Return the first of the products in a scattered order.
 
         Args:
             number: Where the order begins.
         """
-        rows = self.mask.rows
-        size = rows.num_matching
+        size = self.rows.num_matching
         step = scattered_step(size)
-        order = torch.arange(min(size, MOST_PROBES), device=self.mask.closed.device)
-        for start in range(0, len(order), 1024):
-            numbers = (number + order[start : start + 1024] * step) % size
-            indices = rows.matching(numbers)
+        order = torch.arange(min(size, MOST_PROBES), device=self.closed.device)
+        for part in order.split(1024):
+            indices = self.rows.matching((number + part * step) % size)
             allowed = indices[self.allows(indices)]
             if len(allowed):
                 return int(allowed[0])
@@ -286,37 +242,63 @@ class ProductLimits(PullLimits):
             "Check `forbidden`, retired products and `max_repeats`."
         )
 
+
+class ProductLimits(PullLimits):
+    """How many more pulls each product allows.
+
+    Args:
+        mask: Which products allow a pull.
+        most: How many, unless ``left`` has another number.
+        left: How many more pulls some products allow.
+    """
+
+    available = None
+
+    def __init__(self, mask: ProductMask, most: int, left: Mapping[int, int]) -> None:
+        self.mask = mask
+        self.most = most
+        is_open = mask.allows(mask.closed.new_tensor(list(left))).tolist()
+        self.left = dict(compress(left.items(), is_open))
+        self.num_open = mask.num_open
+
+    @property
     @override
-    def copy(self) -> ProductLimits:
-        return ProductLimits(self.mask, self.most, dict(self.left_of))
+    def allowed(self) -> Any:
+        return self.mask
 
     @override
-    def take(self, index: int, num_pulls: int) -> bool:
-        left = self.left_of.get(index, self.most)
-        if left == UNLIMITED:
-            return False
-        self.left_of[index] = left - num_pulls
-        if left == num_pulls:
-            self.mask = self.closed(self.mask.closed.new_tensor([index])).mask
-            self.num_open -= 1
-        return left == num_pulls
+    def allows(self, indices: Tensor) -> Tensor:
+        return self.mask.allows(indices)
+
+    @override
+    def draw(self, generator: torch.Generator) -> int:
+        return self.mask.draw(generator)
+
+    @override
+    def numbered(self, number: int) -> int:
+        return self.mask.numbered(number)
+
+    @override
+    def _close(self, index: int) -> None:
+        self.mask = self.mask.without(self.mask.closed.new_tensor([index]))
+
+    @override
+    def copy(self) -> ProductLimits:
+        return ProductLimits(self.mask, self.most, self.left)
 
     @override
     def closed(self, indices: Tensor) -> ProductLimits:
-        closed = torch.cat([self.mask.closed, indices]).unique()
-        mask = replace(self.mask, closed=closed)
-        return ProductLimits(mask, self.most, self.left_of)
+        return ProductLimits(self.mask.without(indices), self.most, self.left)
 
     def fixing(self, fixed: Mapping[int, int]) -> ProductLimits:
         """Return limits where other positions of components allow no pull."""
         mask = replace(self.mask, rows=self.mask.rows.fixing(fixed))
-        return ProductLimits(mask, self.most, self.left_of)
+        return ProductLimits(mask, self.most, self.left)
 
     def once(self, used: Tensor) -> ProductLimits:
         """Return limits of one pull of every product, of new ones if there are some."""
-        new = self.closed(used)
-        limits = new if new.num_open else self
-        return ProductLimits(limits.mask, 1, {})
+        new = self.mask.without(used)
+        return ProductLimits(new if new.num_open else self.mask, 1, {})
 
 
 def table_of(arms: Any) -> ArmTable | ProductTable:

@@ -44,50 +44,57 @@ class PullCounts(NamedTuple):
 
 
 class PullLimits:
-    """How many more pulls each of ``A`` arms allows, in four bytes an arm.
+    """How many more pulls each of ``A`` arms allows.
 
     Args:
-        left: An ``A``-dim int32 tensor, never negative; ``UNLIMITED`` if there is no
+        left: An ``A``-dim integer tensor, never negative; ``UNLIMITED`` if there is no
             limit.
-        offered: An ``A``-dim boolean tensor of the arms on offer, whether they allow a
-            pull or not; None for all. The others allow no pull.
+        available: An ``A``-dim boolean tensor of the arms on offer, whether they allow
+            a pull or not; None for all. The others allow no pull.
 
     Attributes:
-        num_open: The number of arms that allow a pull.
+        is_open: An ``A``-dim boolean tensor of the arms that allow a pull.
+        num_open: Their number.
+        most: How many pulls they allow, if ``left`` has no other number.
+        left: The numbers of pulls that some of them allow.
     """
 
-    def __init__(self, left: Tensor, offered: Tensor | None = None) -> None:
-        self.left = left if offered is None else left * offered
-        self.offered = offered
-        self.num_open = int(torch.count_nonzero(self.left))
+    def __init__(self, left: Tensor, available: Tensor | None = None) -> None:
+        self.available = available
+        self.is_open = left > 0 if available is None else available & (left > 0)
+        self.num_open = int(torch.count_nonzero(self.is_open))
+        self.most = int(left.max())
+        others = (self.is_open & (left < self.most)).nonzero().squeeze(-1)
+        self.left = dict(zip(others.tolist(), left[others].tolist(), strict=True))
 
     @classmethod
     def unlimited(cls, like: Tensor, num_arms: int) -> PullLimits:
         """Return no limits for arms on the device of a tensor."""
         one = like.new_tensor(UNLIMITED, dtype=torch.int32)
-        return cls(one.expand(num_arms))  # no memory: a pull changes no such number
+        return cls(one.expand(num_arms))
 
     @property
     def allowed(self) -> Tensor | None:
         """An ``A``-dim boolean tensor of the arms that allow a pull; None for all."""
-        return None if self.num_open == len(self.left) else self.left > 0
+        return None if self.num_open == len(self.is_open) else self.is_open
 
     @property
     def least(self) -> int:
         """The least number of pulls of an arm that allows one."""
-        return int(self.left[self.left > 0].min())
+        return min([self.most, *self.left.values()])
 
     def of(self, index: int) -> int:
-        """Return how many pulls an arm allows."""
-        return int(self.left[index])
+        """Return how many pulls an arm that allows one allows."""
+        return self.left.get(index, self.most)
 
     def allows(self, indices: Tensor) -> Tensor:
         """Return whether each of some arms allows a pull."""
-        return self.left[indices] > 0
+        return self.is_open[indices]
 
     def total(self, enough: int) -> int:
-        """Return how many pulls arms allow, counting no more than are enough of one."""
-        return int(self.left.clamp(max=enough).sum())
+        """Return the total of pulls left, each arm capped at ``enough``."""
+        others = sum(min(left, enough) for left in self.left.values())
+        return others + (self.num_open - len(self.left)) * min(self.most, enough)
 
     def draw(self, generator: torch.Generator) -> int:
         """Draw one of the arms that allow a pull, uniformly."""
@@ -95,30 +102,41 @@ class PullLimits:
 
     def numbered(self, number: int) -> int:
         """Return the arm of a number among those that allow a pull."""
-        allowed = self.allowed
-        if allowed is None:
+        if self.allowed is None:
             return number
-        return int(torch.searchsorted(allowed.cumsum(0, dtype=torch.int32), number + 1))
-
-    def copy(self) -> PullLimits:
-        """Return one that others may take pulls from."""
-        other = copy(self)
-        if self.left.stride(0):
-            other.left = self.left.clone()
-        return other
+        count = self.is_open.cumsum(0, dtype=torch.int32)
+        return int(torch.searchsorted(count, number + 1))
 
     def take(self, index: int, num_pulls: int) -> bool:
-        """Take pulls of an arm; return whether it allows no more."""
+        """Take pulls of an arm that allows them; return whether it allows no more."""
         left = self.of(index)
         if left == UNLIMITED:
             return False
         self.left[index] = left - num_pulls
-        self.num_open -= left == num_pulls
+        if left == num_pulls:
+            del self.left[index]
+            self._close(index)
+            self.num_open -= 1
         return left == num_pulls
 
-    def closed(self, indices: Tensor) -> PullLimits:
+    def _close(self, index: int) -> None:
+        self.is_open[index] = False
+
+    def copy(self) -> Self:
+        """Return one that others may take pulls from."""
+        other = copy(self)
+        other.left = dict(self.left)
+        other.is_open = self.is_open.clone()
+        return other
+
+    def closed(self, indices: Tensor) -> Self:
         """Return limits where some arms allow no pull."""
-        return PullLimits(self.left.index_fill(0, indices, 0), self.offered)
+        other = self.copy()
+        other.is_open[indices] = False
+        other.num_open = int(torch.count_nonzero(other.is_open))
+        for index in indices.tolist():
+            other.left.pop(index, None)
+        return other
 
 
 @dataclass(frozen=True)
@@ -295,7 +313,7 @@ class ArmTable:
 
     def pull_limits(
         self,
-        offered: Tensor | None,
+        available: Tensor | None,
         max_repeats: int | None,
         used: PullCounts,
         min_size: int = 1,
@@ -303,7 +321,7 @@ class ArmTable:
         """Return how many more pulls each arm allows.
 
         Args:
-            offered: Which arms can be pulled now; arms may follow those of the table.
+            available: Which arms can be pulled now; some may follow those of the table.
             max_repeats: The most pulls of one arm; None for no limit.
             used: The pulls so far.
             min_size: Arms with an equal one of lower index are closed if so many arms
@@ -312,12 +330,12 @@ class ArmTable:
         Raises:
             InputDataError: If no arm may be pulled.
         """
-        num_arms = len(self.rows) if offered is None else len(offered)
-        left = PullLimits.unlimited(used.arms, num_arms).left
+        num_arms = len(self.rows) if available is None else len(available)
+        most = UNLIMITED if max_repeats is None else min(max_repeats, UNLIMITED)
+        left = used.arms.new_tensor(most, dtype=torch.int32).expand(num_arms)
         if max_repeats is not None:
-            left = left.clamp_max(min(max_repeats, UNLIMITED))  # a copy
-            left.index_add_(0, used.arms, -used.counts.to(left)).clamp_min_(0)
-        limits = PullLimits(left, offered)
+            left = left.index_add(0, used.arms, -used.counts.to(left)).clamp_min_(0)
+        limits = PullLimits(left, available)
         if limits.num_open == 0:
             raise InputDataError(
                 "Expected an available arm, but all are unavailable, retired "
@@ -325,7 +343,7 @@ class ArmTable:
             )
         if not len(self.duplicates.rows):
             return limits
-        later = later_duplicates(self.duplicates, limits.left[self.duplicates.rows] > 0)
+        later = later_duplicates(self.duplicates, limits.allows(self.duplicates.rows))
         merged = limits.closed(later)
         return merged if merged.num_open >= min_size else limits
 

@@ -219,8 +219,8 @@ class FiniteArmBandit(Bandit):
         observations = self._observations
         time = self._checked_time(time, earliest=observations.now)
         now = self.decision_time if time is None else time
-        offered, new = self._table.offered(available, arms)
-        limits = self._pull_limits(offered, size)
+        on_offer, new = self._table.offered(available, arms)
+        limits = self._pull_limits(on_offer, size)
         self._surrogate.posterior(observations)
         threads = threads_for(self._surrogate.feature_bytes(observations.num_pulls))
         with threads, self._restored_after_errors():
@@ -240,11 +240,11 @@ class FiniteArmBandit(Bandit):
             self.num_batches += 1
         return indices
 
-    def _pull_limits(self, offered: Tensor | None, size: int) -> PullLimits:
+    def _pull_limits(self, available: Tensor | None, size: int) -> PullLimits:
         """Return how many pulls each arm allows, in a batch of at most ``size``."""
         min_size = 1 if self.batch_rule.size is None else size
         used = self._observations.used()
-        return self._table.pull_limits(offered, self.max_repeats, used, min_size)
+        return self._table.pull_limits(available, self.max_repeats, used, min_size)
 
     def _select(
         self,

@@ -396,8 +396,8 @@ class GPBandit(FiniteArmBandit):
             )
 
     @override
-    def _pull_limits(self, offered: Tensor | None, size: int) -> PullLimits:
-        limits = super()._pull_limits(offered, size)
+    def _pull_limits(self, available: Tensor | None, size: int) -> PullLimits:
+        limits = super()._pull_limits(available, size)
         failed = self._indices(sorted(self._observations.failed_lately))
         others = limits.closed(failed)
         return others if others.num_open else limits

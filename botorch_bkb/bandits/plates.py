@@ -67,7 +67,7 @@ def best_plate(
         values = rows.new_tensor(found).unsqueeze(1)
         blocks = (block[:, columns] for _, block in row_blocks(bandit.arms))
         masks = torch.cat([(block == values).all(dim=-1) for block in blocks], dim=-1)
-        masks = masks if limits.offered is None else masks & limits.offered
+        masks = masks if limits.available is None else masks & limits.available
         plates = (bandit._pull_limits(mask, size) for mask in masks)
     batches = [
         bandit._select(surrogate, posterior, size, plate, generator.clone_state())

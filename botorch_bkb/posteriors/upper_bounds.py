@@ -260,7 +260,7 @@ def best_arm_limits(
         size: The size of the batch.
         duplicates: The arms with equal rows.
     """
-    is_open, competes = limits.left > 0, limits.offered
+    is_open, competes = limits.is_open.clone(), limits.available
     is_known = ~is_open if competes is None else competes & ~is_open
     is_known[used.arms] = True
     if len(duplicates.rows):

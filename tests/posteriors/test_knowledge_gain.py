@@ -72,7 +72,8 @@ def batch(mean, variance, used, size, dtype=torch.float64, pending=(), limits=No
     limits = limits or PullLimits.unlimited(mean, len(mean))
     none = Duplicates(longs(), longs())
     found = best_arm_limits(moments, limits, used, longs(*pending), size, none)
-    return found.left.tolist()
+    assert found.most <= 1
+    return found.is_open.int().tolist()
 
 
 def dense_capacities(limits, used, gain, size):
@@ -96,7 +97,8 @@ def test_a_batch_is_of_distinct_arms_that_tell_most(seed, num_arms, size):
     closed = draw(2).bool()
     offered = None if closed.all() else ~closed
     limits = PullLimits(limits.int(), offered)
-    expected = dense_capacities(limits.left.numpy(), used.numpy(), gain.numpy(), size)
+    left = limits.is_open.int().numpy()
+    expected = dense_capacities(left, used.numpy(), gain.numpy(), size)
     pulled = used.nonzero().squeeze(-1).tolist()
     gains = mock.Mock(side_effect=lambda mean, *_: mean.clone())
     with (
