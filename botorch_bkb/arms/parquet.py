@@ -5,8 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from importlib.util import find_spec
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -16,6 +15,7 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from numpy.typing import NDArray
 from torch import Tensor
+from tqdm import tqdm
 from typing_extensions import override
 
 from botorch_bkb.arms.stored import RowSource, ShardDataError, stamp_of, StoredArms
@@ -30,7 +30,7 @@ MAX_GROUP_BYTES = 2**30
 KEPT_BYTES = 2**24
 # What Python needs of memory for each of them.
 ROW_OVERHEAD = 200
-# Rows this much further apart than rows in a row are not part of a sweep.
+# Mean gap above which requested rows are read one by one.
 FAR_APART = 64
 # A pass over the files shows how far it is when it has taken so long.
 BAR_SECONDS = 3.0
@@ -194,10 +194,8 @@ class ParquetSource(RowSource):
     def _gathered(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return rows, one row group after the other."""
         found = np.empty((len(rows), self.num_columns), self.dtype)
-        groups = self._group_of(rows)
-        for group in np.unique(groups).tolist():
-            here = groups == group
-            found[here] = self._group(group)[rows[here] - self.starts[group]]
+        for group, here, places in self._by_group(rows):
+            found[here] = self._group(group)[places]
         return found
 
     def ids(self, rows: NDArray[np.int64]) -> list[Any]:
@@ -207,18 +205,25 @@ class ParquetSource(RowSource):
                 "Expected a column of ids, but none was named. Pass `ids` to "
                 "`ParquetArms`."
             )
-        groups = self._group_of(rows)
         found = np.empty(len(rows), dtype=object)
-        for group in np.unique(groups).tolist():
-            here = groups == group
+        for group, here, places in self._by_group(rows):
             column = self._table(group, [self.id_column]).column(0)
-            found[here] = column.take(rows[here] - self.starts[group]).to_pylist()
+            found[here] = column.take(places).to_pylist()
         return found.tolist()
 
     @override
     def place(self, row: int) -> str:
         group = int(self._group_of(np.array([row]))[0])
         return f"row {row - self.starts[group]} of {self._name(group)}"
+
+    def _by_group(
+        self, rows: NDArray[np.int64]
+    ) -> Iterator[tuple[int, NDArray[np.bool_], NDArray[np.int64]]]:
+        """Yield each row group, which rows it has, and their places in it."""
+        groups = self._group_of(rows)
+        for group in np.unique(groups).tolist():
+            here = groups == group
+            yield group, here, rows[here] - self.starts[group]
 
     def _group_of(self, rows: NDArray[Any]) -> NDArray[np.int64]:
         return np.searchsorted(self.starts, rows, side="right") - 1
@@ -242,9 +247,7 @@ class ParquetSource(RowSource):
 
     def _move_bar(self, group: int) -> None:
         """Show how far a pass over the files is, if that takes some time."""
-        if group == 0 and not self.is_quiet and find_spec("tqdm"):
-            from tqdm import tqdm
-
+        if group == 0 and not self.is_quiet:
             self._bar = tqdm(
                 desc="Passing over the arms",
                 total=len(self.groups),

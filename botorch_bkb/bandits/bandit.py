@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -38,6 +39,7 @@ from botorch_bkb.models.utils.draws import (
 from botorch_bkb.optim.batch_rules import (
     BatchRule,
     check_batch_rule,
+    fill_batch,
     FixedSize,
     MAX_BATCH_SIZE,
 )
@@ -268,25 +270,29 @@ class FiniteArmBandit(Bandit):
         first: int | None,
         generator: torch.Generator,
     ) -> Tensor:
-        observations, rule = self._observations, self.batch_rule
+        """Return a batch of at most ``size``, whose first arm may be chosen already."""
+        moments, rule, limits = posterior.moments, self.batch_rule, limits.copy()
+        num_pending = len(self._observations.pending)
+        width = partial(self._width, self._surrogate, moments, num_pending)
+        choices = self.policy.choices(posterior, rule, limits, width, generator)
+        batch = rule.open(moments, moments.like.new_tensor(posterior.given_scores))
+        return self._indices(fill_batch(choices, batch, size, first))
 
-        def width() -> float:
-            pending, threshold = len(observations.pending), rule.ratio_threshold
-            return self.confidence(
-                self._surrogate.confidence_state(
-                    observations, posterior.moments, threshold, pending
-                )
-            )
-
-        return self.policy.select(
-            posterior, rule, size, limits.copy(), first, width, generator
+    def _width(
+        self, surrogate: ArmSurrogate, moments: Posterior, num_pending: int = 0
+    ) -> float:
+        """Return the confidence width, in the units of the surrogate."""
+        threshold = self.batch_rule.ratio_threshold
+        state = surrogate.confidence_state(
+            self._observations, moments, threshold, num_pending
         )
+        return self.confidence(state)
 
     def _opening_arm(
         self, posterior: Decision, limits: PullLimits, generator: torch.Generator
     ) -> int | None:
         """Return a uniformly drawn arm if no pull counts yet, else None."""
-        if len(posterior.moments.pulled_indices) or posterior.pending_scores:
+        if len(posterior.moments.pulled_indices) or posterior.given_scores:
             return None
         if self.num_pulls or self._observations.pending:  # of an earlier block
             return limits.draw(generator)
@@ -421,10 +427,7 @@ class FiniteArmBandit(Bandit):
 
         A bound is ``w sqrt(variance / lambda)`` from the mean, of warped rewards.
         """
-        surrogate, moments = self._present()
-        threshold = self.batch_rule.ratio_threshold
-        state = surrogate.confidence_state(self._observations, moments, threshold)
-        return self.confidence(state) * surrogate.hyperparameters.scale
+        return self._width(*self._present()) * self._predictor().hyperparameters.scale
 
     @locked
     def confidence_bound(self, indices: Values | None = None) -> Tensor:

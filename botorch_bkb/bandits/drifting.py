@@ -266,7 +266,7 @@ class FilterSurrogate(ArmSurrogate):
         self, observations: Observations, time: float, pending: Sequence[Pull] = ()
     ) -> Decision:
         known: ReplayedFilter = self.posterior(observations)
-        hyperparameters, arms = self.hyperparameters, [pull.arm for pull in pending]
+        hyperparameters = self.hyperparameters
         steps, retained = hyperparameters.steps, 1 - hyperparameters.step_rate
         now, timed = steps(time), [(steps(pull.time), pull.arm) for pull in pending]
         moments_at = partial(
@@ -292,11 +292,8 @@ class FilterSurrogate(ArmSurrogate):
             given=given,
             num_told=observations.num_pulls,
             time=time,
-            pending=torch.tensor(
-                arms, dtype=torch.long, device=known.filter.mean.device
-            ),
             # A pending pull informs about its own time, and now by what is retained.
-            pending_scores=[
+            given_scores=[
                 pull.score * retained ** (now - steps(pull.time)) for pull in pending
             ],
             make_sampler=make_sampler,

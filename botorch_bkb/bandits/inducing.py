@@ -58,8 +58,8 @@ class LeverageScoreSampling:
             more points are drawn, those of the largest leverage scores given the ones
             before are kept (``models.utils.leverage_scores.leverage_pivots``). Means
             are smoother then, variances mostly larger, the theorems' factor does not
-            hold, and there is a ``BotorchWarning``. Inside an ask, pending and chosen
-            arms join beside them.
+            hold, and there is a ``BotorchWarning``. Inside an ask, the arms of pulls
+            without reward join beside them.
 
     Raises:
         InputDataError: If an option is out of range.

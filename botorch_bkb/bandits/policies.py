@@ -1,4 +1,4 @@
-"""Policies: which arms to pull, given a posterior, a batch rule and pending pulls."""
+"""Policies: which arms to pull, given a posterior and a batch rule."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import count
 from typing import Any, Protocol
 
 import torch
@@ -17,14 +19,14 @@ from botorch_bkb.arms import PullLimits
 from botorch_bkb.bandits.fitting import PriorMean
 from botorch_bkb.checks import check_number
 from botorch_bkb.models.utils.draws import draw_uniforms
-from botorch_bkb.optim.batch_rules import BatchRule, fill_batch
+from botorch_bkb.optim.batch_rules import BatchRule
 from botorch_bkb.posteriors import ArmSampler, DrawCovariance, Posterior
 from botorch_bkb.posteriors.arm_sampler import check_draw_covariance
 from botorch_bkb.posteriors.upper_bounds import Choices, UpperBounds
 
 
 class Sampler(Protocol):
-    """Draws from the posterior, whose variances count pending pulls."""
+    """Draws from a posterior."""
 
     def draw_best_arms(
         self, num_draws: int, generator: torch.Generator, allowed: Any = None
@@ -38,12 +40,11 @@ class Decision:
 
     Attributes:
         moments: The posterior given the observations alone.
-        given: The posterior given the pending pulls as well.
+        given: The posterior given the pulls without reward as well.
         num_told: The number of observations.
         time: The time of the decision.
-        pending: The arms of the pending pulls that count, repeats included.
-        pending_scores: Their leverage scores, decayed to the decision time if the
-            objective drifts.
+        given_scores: The leverage scores of the pulls without reward, decayed to the
+            decision time if the objective drifts.
         make_sampler: Returns draws, see :meth:`sampler`.
         is_exact: Whether every pulled arm is inducing.
     """
@@ -52,15 +53,14 @@ class Decision:
     given: Posterior
     num_told: int
     time: float
-    pending: Tensor
-    pending_scores: list[float]
+    given_scores: list[float]
     make_sampler: Callable[[DrawCovariance, float], Sampler]
     is_exact: bool = False
 
     def sampler(
         self, covariance: DrawCovariance = "full", scale: float = 1.0
     ) -> Sampler:
-        """Return draws from the posterior, whose variances count pending pulls.
+        """Return draws from the posterior, with the variances of ``given``.
 
         The arguments are those of :class:`~botorch_bkb.posteriors.ArmSampler`.
         """
@@ -90,37 +90,15 @@ class Policy(ABC):
         width: Callable[[], float],
         generator: torch.Generator,
     ) -> Choices:
-        """Return arms to choose one by one; arguments as in :meth:`Policy.select`."""
-
-    def select(
-        self,
-        posterior: Decision,
-        rule: BatchRule,
-        size: int,
-        limits: PullLimits,
-        first: int | None,
-        width: Callable[[], float],
-        generator: torch.Generator,
-    ) -> Tensor:
-        """Choose a batch.
+        """Return arms to choose one by one.
 
         Args:
-            posterior: The posterior at the time of the decision, with pending pulls.
+            posterior: The posterior at the time of the decision.
             rule: When the batch closes.
-            size: The most pulls.
             limits: How many pulls each arm allows; kept up to date between picks.
-            first: The first arm of the batch, if it is already chosen.
             width: Returns the confidence width.
             generator: The source of randomness.
-
-        Returns:
-            A long tensor of arms in order of choice, one at least.
         """
-        moments = posterior.moments
-        choices = self.choices(posterior, rule, limits, width, generator)
-        batch = rule.open(moments, moments.like.new_tensor(posterior.pending_scores))
-        chosen = fill_batch(choices, batch, size, first)
-        return moments.pulled_indices.new_tensor(chosen)
 
 
 def as_policy(policy: Policy | None) -> Policy:
@@ -151,8 +129,8 @@ class UCBPolicy(Policy):
         generator: torch.Generator,
     ) -> Choices:
         scale = width() / math.sqrt(posterior.moments.noise_variance)
-        # The proofs for fixed inducing arms are for batches without pending pulls.
-        is_plain = not posterior.is_exact and not len(posterior.pending)
+        # The proofs for fixed inducing arms need all rewards of earlier batches.
+        is_plain = not posterior.is_exact and not posterior.given_scores
         projected = rule.keeps_inducing_points and is_plain
         return UpperBounds(posterior.given, scale, projected, limits)
 
@@ -274,37 +252,40 @@ class ThompsonPolicy(DrawingPolicy):
     def picks(
         self, posterior: Decision, limits: PullLimits, generator: torch.Generator
     ) -> Iterator[int]:
-        while posterior.num_told == 0:
-            yield limits.draw(generator)
+        if posterior.num_told == 0:
+            return iter(partial(limits.draw, generator), None)
         sampler = posterior.sampler(self.covariance, self.scale)
         if isinstance(sampler, ArmSampler) and sampler.covariance == "full":
-            yield from self._joint(sampler, limits, generator)
-        size = 1
-        # Draws of one block share one computation over all arms. Blocks double whatever
-        # the size of the batch, so that a capped batch is the beginning of the longer
-        # one.
-        while True:
+            return self._joint(sampler, limits, generator)
+        return self._in_blocks(sampler, limits, generator)
+
+    def _in_blocks(
+        self, sampler: Sampler, limits: PullLimits, generator: torch.Generator
+    ) -> Iterator[int]:
+        """Yield the best arms of draws over all arms.
+
+        Draws of one block share one computation over all arms. Blocks double whatever
+        the size of the batch, so that a capped batch is the beginning of the longer
+        one.
+        """
+        for power in count():
             # Small enough that no arm uses up its repeats within a block.
-            block = min(size, limits.least)
-            is_uniform = self._is_uniform(block, generator)
-            best = iter(())
-            if not all(is_uniform):
-                num_draws = block - sum(is_uniform)
+            is_uniform = self._is_uniform(min(2**power, limits.least), generator)
+            num_draws, best = is_uniform.count(False), iter(())
+            if num_draws:
                 draws = sampler.draw_best_arms(num_draws, generator, limits.allowed)
                 best = iter(draws.tolist())
             for uniform in is_uniform:
                 yield limits.draw(generator) if uniform else next(best)
-            size *= 2
 
     def _joint(
         self, sampler: ArmSampler, limits: PullLimits, generator: torch.Generator
     ) -> Iterator[int]:
         """Yield the best arms, of those left, of joint draws over promising ones."""
-        size = 1
         pool = sampler.promising_arms(limits.allowed)
-        while True:
-            draws = sampler.draw_values(size, generator, pool)
-            is_uniform = self._is_uniform(size, generator)
+        for power in count():
+            draws = sampler.draw_values(2**power, generator, pool)
+            is_uniform = self._is_uniform(2**power, generator)
             for values, uniform in zip(draws, is_uniform, strict=True):
                 allowed = limits.allows(pool)
                 if not allowed.any():
@@ -315,7 +296,6 @@ class ThompsonPolicy(DrawingPolicy):
                 else:
                     best = values.masked_fill(~allowed, -torch.inf).argmax()
                     yield int(pool[best])
-            size *= 2
 
     def _is_uniform(self, size: int, generator: torch.Generator) -> list[bool]:
         uniforms = draw_uniforms(size, generator)

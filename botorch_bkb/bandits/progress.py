@@ -68,7 +68,7 @@ def progress_of(bandit: GPBandit, n: int, batch: Tensor | None) -> Progress:
         generator = seeded_generator(seed, ASKS, bandit.num_batches)
         batch = bandit._select(surrogate, posterior, n, limits, generator)
     else:
-        others = Counter(posterior.pending.tolist()) - Counter(batch.tolist())
+        others = Counter(pull.arm for pull in out) - Counter(batch.tolist())
         given = posterior.moments.given(others)
     generator = seeded_generator(seed, PROGRESS, bandit.num_pulls)
     (rise,) = expected_rises(given, [batch], bandit._table.competing(), generator)

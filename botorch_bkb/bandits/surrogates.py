@@ -387,8 +387,7 @@ class PosteriorSurrogate(ArmSurrogate):
             given=moments.given(Counter(arms)),
             num_told=observations.num_pulls,
             time=time,
-            pending=indices,
-            pending_scores=[pull.score for pull in pending],
+            given_scores=[pull.score for pull in pending],
             make_sampler=partial(ArmSampler, moments, indices),
             is_exact=self.sampling is None,
         )

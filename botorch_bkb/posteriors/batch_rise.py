@@ -37,7 +37,7 @@ def expected_rises(
     standard deviations``.
 
     Args:
-        posterior: The posterior given all observations and pending pulls.
+        posterior: The posterior before the batch.
         batches: The arms of each batch, repeats included.
         competes: Which arms may be the best, as ``posterior.largest_bounds`` takes it.
         generator: The source of randomness.
