@@ -38,9 +38,9 @@ from botorch_bkb.acquisition import (
     BKBWidth,
 )
 from botorch_bkb.arms import BitArms
-from botorch_bkb.bandits import BoxThompsonPolicy, map_fit, ThompsonPolicy
+from botorch_bkb.bandits import BoxThompsonPolicy, ThompsonPolicy
 from botorch_bkb.models import SingleTaskDTCGP, TimeVaryingGP
-from botorch_bkb.models.kernels import TanimotoKernel
+from botorch_bkb.models.kernels import learned, TanimotoKernel
 from botorch_bkb.models.utils.nystrom import TriangularSolver
 from botorch_bkb.optim import optimize_acqf_finite, top_k_choices
 from botorch_bkb.posteriors import ArmPosterior
@@ -72,7 +72,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
 def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let fits stop early: on the pretend device every operation takes long."""
     fit = partial(fit_gpytorch_mll, optimizer_kwargs={"options": {"maxiter": 4}})
-    monkeypatch.setattr(map_fit, "fit_gpytorch_mll", fit)
+    monkeypatch.setattr(learned, "fit_gpytorch_mll", fit)
 
 
 def seeded(seed: int = 0) -> torch.Generator:

@@ -316,8 +316,8 @@ def test_an_offset_of_the_rewards_is_not_rounded_away(forgetting_rate):
         )
         bandit.add_observations(range(30), offset + values)
         surrogate, posterior = bandit._present()
-        prior = surrogate.hyperparameters
-        means.append(posterior.mean.double() * prior.scale + prior.offset - offset)
+        units = surrogate.fit.units
+        means.append(posterior.mean.double() * units.std + units.mean - offset)
     torch.testing.assert_close(means[0], means[1], rtol=0, atol=0.02)
 
 

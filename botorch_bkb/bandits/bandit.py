@@ -416,8 +416,8 @@ class FiniteArmBandit(Bandit):
 
     def _unscaled(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """Return means and variances of the present model in the original scale."""
-        hyperparameters = self._predictor().hyperparameters
-        mean, variance = hyperparameters.original_moments(mean, variance)
+        units = self._predictor().fit.units
+        mean, variance = units.original_moments(mean, variance)
         return (mean if self.maximize else -mean), variance
 
     @property
@@ -427,7 +427,7 @@ class FiniteArmBandit(Bandit):
 
         A bound is ``w sqrt(variance / lambda)`` from the mean, of warped rewards.
         """
-        return self._width(*self._present()) * self._predictor().hyperparameters.scale
+        return self._width(*self._present()) * self._predictor().fit.units.std
 
     @locked
     def confidence_bound(self, indices: Values | None = None) -> Tensor:
@@ -439,11 +439,11 @@ class FiniteArmBandit(Bandit):
             indices: The arms; all if None.
         """
         surrogate, moments = self._present()
-        rows, hyperparameters = self._rows(indices), surrogate.hyperparameters
+        rows, fit = self._rows(indices), surrogate.fit
         # In the kernel's units: in the original scale, both variances may underflow.
-        scores = moments.variances(rows) / hyperparameters.noise_variance
-        width = self.confidence_width / hyperparameters.scale
-        bounds = hyperparameters.original(moments.means(rows) + width * scores.sqrt())
+        scores = moments.variances(rows) / fit.noise_variance
+        width = self.confidence_width / fit.units.std
+        bounds = fit.units.original(moments.means(rows) + width * scores.sqrt())
         return bounds if self.maximize else -bounds
 
     @locked

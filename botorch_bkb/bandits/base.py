@@ -23,10 +23,9 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.bandits.observations import Observations
+from botorch_bkb.bandits.observations import LogWarp, Observations
 from botorch_bkb.bandits.storage import load_state, MAX_BYTES, save_state
 from botorch_bkb.bandits.surrogates import Surrogate
-from botorch_bkb.bandits.warping import LogWarp
 from botorch_bkb.checks import check_time, check_truth
 
 
@@ -133,7 +132,7 @@ class Bandit(ABC):
 
         That of good rewards if poor ones are warped.
         """
-        return self._surrogate.hyperparameters.original_noise_variance
+        return self._surrogate.fit.original_noise_variance
 
     @property
     def warp(self) -> LogWarp | None:
@@ -141,12 +140,12 @@ class Bandit(ABC):
 
         None if it took them as they are, as under a kernel that is given.
         """
-        return self._surrogate.hyperparameters.warp
+        return self._surrogate.fit.units.warp
 
     @property
     def covar_module(self) -> Kernel:
         """The kernel, given or fitted at the last ask, in its own units."""
-        return self._surrogate.hyperparameters.covar_module
+        return self._surrogate.fit.covar_module
 
     @property
     def drifts(self) -> bool:

@@ -24,7 +24,7 @@ from botorch_bkb.bandits.box_policies import (
     draw_points,
 )
 from botorch_bkb.bandits.box_surrogate import BoxSurrogate, PointObservations
-from botorch_bkb.bandits.fitting import Hyperparameters
+from botorch_bkb.bandits.fitting import Fitter
 from botorch_bkb.bandits.inducing import LeverageScoreSampling
 from botorch_bkb.checks import (
     check_bounds,
@@ -125,13 +125,11 @@ class BoxBandit(Bandit):
         self._observations = PointObservations(self.bounds, sign)
         # Draws need kernels whose features BoTorch knows.
         kernel = composite_to_learn if covar_module is None else covar_module
-        hyperparameters = Hyperparameters(self.bounds, kernel, noise_variance)
-        if hyperparameters.learns:
-            hyperparameters.prior_mean = "fitted"
-        self.search = BoxSearch(
-            num_restarts, raw_samples, prior_sampler, hyperparameters.learns
-        )
-        self._surrogate = BoxSurrogate(hyperparameters, sampling)
+        fitter = Fitter(self.bounds, kernel, noise_variance)
+        if fitter.learns:
+            fitter.prior_mean = "fitted"
+        self.search = BoxSearch(num_restarts, raw_samples, prior_sampler, fitter.learns)
+        self._surrogate = BoxSurrogate(fitter, sampling)
         self._surrogate.seed = seed_of(as_generator(generator))
         if policy is None:
             policy = BoxUCBPolicy(RandomDeviationWidth(seed=self._surrogate.seed))
@@ -193,17 +191,16 @@ class BoxBandit(Bandit):
         """
         points = check_points(points, self.bounds)
         surrogate = self._predictor()
-        hyperparameters = surrogate.hyperparameters
-        features = hyperparameters.to_features(points)
+        features, fit = surrogate.fitter.to_features(points), surrogate.fit
         if self.num_pulls == 0:
-            prior_variance = hyperparameters.covar_module(features, diag=True)
+            prior_variance = fit.covar_module(features, diag=True)
             variance = prior_variance.detach().to(self._dtype)
             return torch.zeros_like(variance), variance
         model = surrogate.posterior(self._observations)
         with torch.no_grad():
             posterior = model(features.unsqueeze(-2))
         moments = posterior.mean.squeeze(-1), posterior.variance.squeeze(-1)
-        mean, variance = hyperparameters.original_moments(*moments)
+        mean, variance = fit.units.original_moments(*moments)
         mean = self._observations.sign * mean
         return mean.to(self._dtype), variance.to(self._dtype)
 
@@ -240,11 +237,10 @@ class BoxBandit(Bandit):
             best = draw_points(num_draws, self.bounds, generator)
         else:
             surrogate = self._predictor()
-            hyperparameters = surrogate.hyperparameters
-            box = hyperparameters.to_features(self.bounds)
+            box = surrogate.fitter.to_features(self.bounds)
             model = surrogate.posterior(self._observations)
             draws = self.search.maximizers_of_draws(model, num_draws, box, generator)
-            best = hyperparameters.to_points(draws)
+            best = surrogate.fitter.to_points(draws)
         return BoxMaximizerDistribution(best.to(self._dtype))
 
     @override
@@ -276,7 +272,7 @@ class BoxBandit(Bandit):
         chose them; a point that failed is not asked for again.
         """
         dimension, num_points = self.bounds.shape[-1], 0
-        if self._surrogate.hyperparameters.learns:
+        if self._surrogate.fitter.learns:
             known = self.num_pulls + len(self._observations.pending)
             missing = DESIGN_POINTS_PER_DIMENSION * dimension - known
             # Without a result there is no model to go on by.
@@ -297,14 +293,14 @@ class BoxBandit(Bandit):
         generator = seeded_generator(surrogate.seed, ASKS, self.num_batches)
         if self.num_pulls == 0:
             return draw_points(size, self.bounds, generator)
-        hyperparameters = surrogate.hyperparameters
+        fitter = surrogate.fitter
         pending = torch.cat([observations.pending_points, others])
         chosen = self.policy.select(
             surrogate.posterior(observations),
             size,
-            hyperparameters.to_features(pending),
-            hyperparameters.to_features(self.bounds),
+            fitter.to_features(pending),
+            fitter.to_features(self.bounds),
             self.search,
             generator,
         )
-        return hyperparameters.to_points(chosen)
+        return fitter.to_points(chosen)

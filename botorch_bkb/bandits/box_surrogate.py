@@ -12,7 +12,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.arms.table import match_rows
-from botorch_bkb.bandits.fitting import Hyperparameters
+from botorch_bkb.bandits.fitting import Fit, Fitter
 from botorch_bkb.bandits.inducing import LeverageScoreSampling, MIN_INDUCING
 from botorch_bkb.bandits.observations import Observations
 from botorch_bkb.bandits.surrogates import Surrogate
@@ -83,13 +83,13 @@ class BoxSurrogate(Surrogate):
     Inducing indices of its state are rows of the told points, in order of telling.
 
     Args:
-        hyperparameters: Kernel, noise and units.
+        hyperparameters: Fits kernel, noise and units.
         sampling: How inducing points are drawn, beyond 256 told points. None: the exact
             GP.
     """
 
     def __init__(
-        self, hyperparameters: Hyperparameters, sampling: LeverageScoreSampling | None
+        self, hyperparameters: Fitter, sampling: LeverageScoreSampling | None
     ) -> None:
         super().__init__(hyperparameters)
         self.sampling = sampling
@@ -103,31 +103,31 @@ class BoxSurrogate(Surrogate):
     ) -> None:
         if self.is_current(observations, time):
             return
-        state, hyperparameters = self.state, self.fitted(observations)
+        state, fit = self.state, self.latest_fit(observations)
         state = replace(
             state,
-            hyperparameters=hyperparameters,
-            inducing_indices=self._choose_inducing(hyperparameters, observations),
+            fit=fit,
+            inducing_indices=self._choose_inducing(fit, observations),
             num_told=observations.num_pulls,
             num_updates=state.num_updates + 1,
         )
         self.restore(state)
 
     @override
-    def fitted(self, observations: PointObservations) -> Hyperparameters:
-        before = self.state.hyperparameters
-        before.features = before.to_features(observations.points)
-        return super().fitted(observations)
+    def latest_fit(self, observations: PointObservations) -> Fit:
+        features = self.fitter.to_features(observations.points)
+        self.fitter = self.fitter.over(features)
+        return super().latest_fit(observations)
 
     @override
     def _compute(self, observations: PointObservations) -> SingleTaskDTCGP | None:
         """Compute the model, in the units of the kernel; None without observations."""
-        hyperparameters, num_told = self.hyperparameters, self.state.num_told
+        fit, num_told = self.fit, self.state.num_told
         if num_told == 0:
             return None
-        x = hyperparameters.to_features(observations.told_points[:num_told])
-        rewards = observations.history(warp=hyperparameters.warp)[1][:num_told]
-        targets = hyperparameters.standardized(rewards, torch.ones_like(rewards))
+        x = self.fitter.to_features(observations.told_points[:num_told])
+        rewards = observations.history(warp=fit.units.warp).rewards[:num_told]
+        targets = fit.units.standardized(rewards, torch.ones_like(rewards))
         targets = targets.unsqueeze(-1)
         inducing = self.state.inducing_indices
         # Before the first ask with rewards all told points are inducing.
@@ -135,24 +135,21 @@ class BoxSurrogate(Surrogate):
         model = SingleTaskDTCGP(
             x,
             targets,
-            torch.full_like(targets, hyperparameters.noise_variance),
+            torch.full_like(targets, fit.noise_variance),
             inducing_points=None if is_exact else x[inducing],
-            covar_module=hyperparameters.covar_module,
+            covar_module=fit.covar_module,
             mean_module=ZeroMean(),
             outcome_transform=None,
         )
         return model.eval()
 
-    def _choose_inducing(
-        self, hyperparameters: Hyperparameters, observations: PointObservations
-    ) -> Tensor:
+    def _choose_inducing(self, fit: Fit, observations: PointObservations) -> Tensor:
         """Return the inducing rows of told points, by the posterior before them."""
         points, sampling = observations.told_points, self.sampling
         everything = torch.arange(len(points), device=points.device)
         if sampling is None or len(points) <= self.exact_until:
             return everything
-        before = self.hyperparameters
-        x = before.to_features(points)
+        before, x = self.fit, self.fitter.to_features(points)
 
         def scores() -> Tensor:
             model = self.posterior(observations)
@@ -164,7 +161,7 @@ class BoxSurrogate(Surrogate):
             return model.leverage_scores(x, noise).detach()
 
         return sampling.draw(
-            hyperparameters,
+            fit,
             x,
             torch.ones_like(x[:, 0]),
             everything,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from copy import copy, deepcopy
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast, Self
+from typing import Any, Self
 
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
@@ -20,15 +20,18 @@ from typing_extensions import override
 
 from botorch_bkb.arms import ProductArms, StoredArms
 from botorch_bkb.bandits.fitting import (
+    Fit,
+    Fitter,
     for_fits,
-    Hyperparameters,
     PriorMean,
+    with_values_of,
 )
-from botorch_bkb.bandits.map_fit import fit_or_warn
-from botorch_bkb.bandits.observations import Observations, Pull
+from botorch_bkb.bandits.observations import Observations, Pull, Results
 from botorch_bkb.bandits.policies import Decision
 from botorch_bkb.bandits.surrogates import ArmSurrogate
 from botorch_bkb.checks import check_number, check_truth
+from botorch_bkb.models.kernels import TemporalDecayKernel
+from botorch_bkb.models.kernels.learned import fit_or_warn
 from botorch_bkb.models.time_varying_gp import default_temporal_kernel, TimeVaryingGP
 from botorch_bkb.posteriors import (
     DrawCovariance,
@@ -42,8 +45,8 @@ from botorch_bkb.posteriors.replay import FilterSampler, Observation
 MAX_FIT_PULLS = 512
 
 
-class DriftHyperparameters(Hyperparameters):
-    r"""Kernel, noise, prior mean, units and forgetting rate of a drifting bandit.
+class DriftFitter(Fitter):
+    r"""Fits kernel, noise, prior mean, units and forgetting rate, unless given.
 
     What is not given is fitted by the marginal likelihood over space and time, equation
     (24) of [bogunovic2016tvgpucb]_. A rate that is learned is one per step, about
@@ -51,7 +54,8 @@ class DriftHyperparameters(Hyperparameters):
 
     Args:
         arms: The ``A x d`` arms.
-        covar_module: The kernel over space, as in :class:`Hyperparameters`.
+        covar_module: The kernel over space, as in
+            :class:`~botorch_bkb.bandits.fitting.Fitter`.
         noise_variance: lambda; None to learn it.
         forgetting_rate: ``eps``; None to learn it.
         prior_mean: ``"zero"`` or ``"average"``.
@@ -72,93 +76,71 @@ class DriftHyperparameters(Hyperparameters):
         super().__init__(arms, covar_module, noise_variance, prior_mean)
         self.given_rate = forgetting_rate
         self.learns |= forgetting_rate is None
-        self.temporal_kernel = default_temporal_kernel().double()
-        self.step = 1.0  # in units of time
+        self.start = self._at_rate(self.start, default_temporal_kernel().double(), 1.0)
 
-    @property
-    def forgetting_rate(self) -> float:
-        """``eps``, per unit of time; 1 up to rounding if steps are small against it."""
-        if self.step == 1:
-            return self.step_rate
-        return 1 - (1 - self.step_rate) ** (1 / self.step)
-
-    @property
-    def step_rate(self) -> float:
-        """``eps``, per step, in which filters count time."""
-        if self.given_rate is not None:
-            return self.given_rate
-        return self.temporal_kernel.forgetting_rate.item()
-
-    def steps(self, time: float) -> float:
-        """Return a time in steps."""
-        return time / self.step
+    def _at_rate(
+        self, fit: Fit, temporal_kernel: TemporalDecayKernel, step: float
+    ) -> Fit:
+        """Return a fit with the rate of a kernel over time, unless one is given."""
+        rate = self.given_rate
+        if rate is None:
+            rate = temporal_kernel.forgetting_rate.item()
+        return replace(fit, temporal_kernel=temporal_kernel, step=step, step_rate=rate)
 
     @override
-    def unfitted(self) -> Self:
-        other = super().unfitted()
-        other.temporal_kernel, other.step = default_temporal_kernel().double(), 1.0
-        return other
-
-    @override
-    def _fit(
-        self, indices: Tensor, targets: Tensor, times: Tensor, noise: Tensor
-    ) -> None:  # no model to compare: rewards are never warped
-        latest = times.argsort(stable=True)[-MAX_FIT_PULLS:]
-        times = for_fits(times[latest])
+    def _maximize(self, results: Results, start: Fit) -> Fit:
+        targets, _ = self.targets(results, start)
+        latest = results.times.argsort(stable=True)[-MAX_FIT_PULLS:]
+        times = for_fits(results.times[latest])
         step = 1.0 if self.given_rate is not None else typical_step(times)
-        model = self._model_over_time(
-            indices[latest], targets[latest.cpu()], times / step
-        )
-        if not fit_or_warn(model, len(targets)):
-            return
-        self.step = step
-        # Not strict: the model's kernels store active dimensions, ours do not.
-        if self.learns_kernel:
-            self.covar_module.load_state_dict(
-                model.spatial_kernel.state_dict(), strict=False
-            )
-        if self.given_noise is None:
-            self.likelihood.load_state_dict(model.likelihood.state_dict())
-        if self.given_rate is None:
-            self.temporal_kernel.load_state_dict(
-                model.temporal_kernel.state_dict(), strict=False
-            )
-
-    def _model_over_time(
-        self, indices: Tensor, targets: Tensor, times: Tensor
-    ) -> TimeVaryingGP:
         # From the start: few pulls may give a rate of 0 or 1, whose gradient is 0.
         temporal_kernel = default_temporal_kernel().double()
         if self.given_rate is not None:
             # The ends of the interval have no finite raw value.
             temporal_kernel.forgetting_rate = min(max(self.given_rate, 1e-9), 1 - 1e-9)
-        X = torch.cat([for_fits(self.features[indices]), times.unsqueeze(-1)], dim=-1)
+        features = for_fits(self.features[results.indices[latest]])
         with warnings.catch_warnings():
             # Times are not scaled by design, nor are features of a given kernel.
             warnings.simplefilter("ignore", InputDataWarning)
-            return TimeVaryingGP(
-                X,
-                targets,
-                covar_module=self.kernel_to_fit(),
+            model = TimeVaryingGP(
+                torch.cat([features, (times / step).unsqueeze(-1)], dim=-1),
+                targets[latest.cpu()],
+                covar_module=self.kernel_to_fit(start),
                 temporal_kernel=temporal_kernel.requires_grad_(self.given_rate is None),
                 mean_module=ZeroMean(),
                 outcome_transform=None,
-                **self.noise_to_fit(torch.zeros_like(times)),
+                **self.noise_to_fit(torch.zeros_like(times), start),
             )
+        if not fit_or_warn(model, len(targets)):
+            return start
+        kernel, likelihood = start.covar_module, start.likelihood
+        if self.learns_kernel:
+            kernel = with_values_of(model.spatial_kernel, kernel)
+        if self.given_noise is None:
+            likelihood = with_values_of(model.likelihood, likelihood)
+        temporal_kernel = default_temporal_kernel().double()
+        if self.given_rate is None:
+            temporal_kernel = with_values_of(model.temporal_kernel, temporal_kernel)
+        fit = replace(start, covar_module=kernel, likelihood=likelihood)
+        return self._at_rate(fit, temporal_kernel, step)
 
     @override
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            **super().state_dict(),
-            "temporal_kernel": self.temporal_kernel.state_dict(),
-            "step": self.step,
-        }
+    def state_dict(self, fit: Fit) -> dict[str, Any]:
+        kernel = fit.temporal_kernel or default_temporal_kernel()
+        temporal = {"temporal_kernel": kernel.state_dict(), "step": fit.step}
+        return {**super().state_dict(fit), **temporal}
 
     @override
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.temporal_kernel.load_state_dict(state["temporal_kernel"])
-        self.step = check_number("step", state["step"], least=1e-150)
+    def loaded(self, state: dict[str, Any]) -> Fit:
+        temporal_kernel = default_temporal_kernel().double()
+        fit = super().loaded(state)
+        temporal_kernel.load_state_dict(state["temporal_kernel"])
+        step = check_number("step", state["step"], least=1e-150)
+        return self._at_rate(fit, temporal_kernel, step)
+
+
+# The name of 1.0.
+DriftHyperparameters = DriftFitter
 
 
 def typical_step(times: Tensor) -> float:
@@ -180,7 +162,7 @@ class FilterSurrogate(ArmSurrogate):
     Equations (7) and (8) of [bogunovic2016tvgpucb]_, filtered from step to step.
 
     Args:
-        hyperparameters: Kernel, noise, units and forgetting rate.
+        hyperparameters: Fits kernel, noise, units and forgetting rate.
         max_feature_bytes: The byte budget of what is cached for all arms.
         sparse: Whether arms of little leverage are inducing no longer.
         tolerance: The leverage under which an inducing arm leaves, if ``sparse``.
@@ -197,7 +179,7 @@ class FilterSurrogate(ArmSurrogate):
 
     def __init__(
         self,
-        hyperparameters: DriftHyperparameters,
+        hyperparameters: DriftFitter,
         max_feature_bytes: int = 2**31,
         sparse: bool = False,
         tolerance: float = 1e-3,
@@ -222,12 +204,6 @@ class FilterSurrogate(ArmSurrogate):
         self.max_inducing = max_inducing
         self._posterior = ReplayedFilter(self._empty())
 
-    @property
-    @override
-    def hyperparameters(self) -> DriftHyperparameters:
-        hyperparameters = self.state.hyperparameters
-        return cast(DriftHyperparameters, hyperparameters)
-
     @override
     def _compute(self, observations: Observations) -> ReplayedFilter:
         replayed = ReplayedFilter(self._empty())
@@ -243,9 +219,9 @@ class FilterSurrogate(ArmSurrogate):
         num_told = observations.num_pulls
         if before.num_told == num_told:
             return
-        hyperparameters = self.fitted(observations)
-        is_refitted = hyperparameters is not before.hyperparameters
-        self.state = replace(before, hyperparameters=hyperparameters, num_told=num_told)
+        fit = self.latest_fit(observations)
+        is_refitted = fit is not before.fit
+        self.state = replace(before, fit=fit, num_told=num_told)
         new = self._observed(observations, before.num_told)
         if is_refitted or not known.reaches(new):
             self._posterior = None
@@ -266,15 +242,14 @@ class FilterSurrogate(ArmSurrogate):
         self, observations: Observations, time: float, pending: Sequence[Pull] = ()
     ) -> Decision:
         known: ReplayedFilter = self.posterior(observations)
-        hyperparameters = self.hyperparameters
-        steps, retained = hyperparameters.steps, 1 - hyperparameters.step_rate
+        steps, retained = self.fit.steps, 1 - self.fit.step_rate
         now, timed = steps(time), [(steps(pull.time), pull.arm) for pull in pending]
         moments_at = partial(
             known.at,
             now,
             pulled_indices=observations.totals().arms,
             effective_dimension=sum(observations.told["scores"].tolist()),
-            like=hyperparameters.features.new_empty(0),
+            like=self.fitter.features.new_empty(0),
         )
 
         given = moments_at(pending=timed)
@@ -302,20 +277,19 @@ class FilterSurrogate(ArmSurrogate):
     @override
     def extended(self, rows: Tensor, observations: Observations) -> Self:
         """Return a copy of more arms; nothing is replayed."""
-        hyperparameters = self.hyperparameters.extended(rows)
+        new = self.fitter.to_features(rows)
+        features = torch.cat([self.fitter.features, new])
         if not self.sparse:
-            self._check_room(hyperparameters.features)
-        features = hyperparameters.features[len(self.hyperparameters.features) :]
+            self._check_room(features)
         other = copy(self)
-        other.state = replace(self.state, hyperparameters=hyperparameters)
-        other._posterior = self.posterior(observations).extended(features)
+        other.fitter = self.fitter.over(features)
+        other._posterior = self.posterior(observations).extended(new)
         return other
 
     def _empty(self) -> SparseArmKalmanFilter:
         """Return a filter that has observed nothing."""
-        hyperparameters = self.hyperparameters
-        features, kernel = hyperparameters.features, hyperparameters.covar_module
-        noise, rate = hyperparameters.noise_variance, hyperparameters.step_rate
+        features, kernel = self.fitter.features, self.fit.covar_module
+        noise, rate = self.fit.noise_variance, self.fit.step_rate
         if not self.sparse:
             self._check_room(features)
             # In double: of similar arms, single precision would leave some out.
@@ -343,19 +317,19 @@ class FilterSurrogate(ArmSurrogate):
             )
 
     def _observed(self, observations: Observations, start: int) -> list[Observation]:
-        """Return the known pulls from one on, in the units of the hyperparameters."""
-        prior = self.hyperparameters
+        """Return the known pulls from one on, in the units of the kernel."""
+        units = self.fit.units
         indices, rewards, times, _ = observations.history(start)
-        rewards = (rewards - prior.offset) / prior.scale
+        rewards = (rewards - units.mean) / units.std
         columns = (column.tolist() for column in (times, indices, rewards))
         return [
-            Observation(prior.steps(time), arm, reward)
+            Observation(self.fit.steps(time), arm, reward)
             for time, arm, reward in zip(*columns, strict=True)
         ][: self.state.num_told - start]
 
     def _oldest_pending(self, observations: Observations) -> float:
         times = [pull.time for pull in observations.pending.values()]
-        return self.hyperparameters.steps(min(times, default=math.inf))
+        return self.fit.steps(min(times, default=math.inf))
 
 
 def exact_filter_bytes(num_arms: int) -> int:

@@ -1,4 +1,4 @@
-"""Kernel, noise, prior mean and units of a bandit, given or fitted."""
+"""Kernel, noise and units of a bandit, given or fitted by maximum a posteriori."""
 
 from __future__ import annotations
 
@@ -6,26 +6,25 @@ import math
 import warnings
 from collections.abc import Callable
 from copy import copy, deepcopy
-from operator import itemgetter
-from typing import Any, Literal, Self
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Any, Literal, Self, TypeVar
 
 import torch
 from botorch.exceptions.errors import InputDataError
 from botorch.exceptions.warnings import BotorchWarning
-from botorch.models import SingleTaskGP
 from botorch.models.utils.gpytorch_modules import (
     get_gaussian_likelihood_with_lognormal_prior,
 )
+from gpytorch import Module
 from gpytorch.kernels import Kernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.means import ConstantMean, ZeroMean
-from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from botorch_bkb.arms import ProductArms, StoredArms
 from botorch_bkb.arms.units import feature_units
-from botorch_bkb.bandits.map_fit import fit_or_warn
-from botorch_bkb.bandits.warping import LogWarp
+from botorch_bkb.bandits.observations import LogWarp, Results
 from botorch_bkb.checks import (
     check_count,
     check_modules,
@@ -33,10 +32,13 @@ from botorch_bkb.checks import (
     check_number,
 )
 from botorch_bkb.models import SingleTaskDTCGP
+from botorch_bkb.models.kernels import TemporalDecayKernel
 from botorch_bkb.models.kernels.learned import (
     anova_to_learn,
     composite_to_learn,
+    fit_or_warn,
     kernel_form,
+    log_likelihood,
     tanimoto_to_learn,
 )
 from botorch_bkb.models.kernels.product import ComponentKernel
@@ -67,10 +69,111 @@ MAX_ANOVA_FEATURES = 64
 MAX_FIT_ARMS = 512
 
 PriorMean = Literal["zero", "average", "fitted"]
+AnyModule = TypeVar("AnyModule", bound=Module)
 
 
-class Hyperparameters:
-    r"""Kernel, noise, prior mean and units of a bandit.
+@dataclass(frozen=True)
+class Units:
+    """What standardizes rewards.
+
+    Attributes:
+        mean: The prior mean, which is subtracted from rewards.
+        std: The number by which they are divided then.
+        warp: The warp of rewards before both; None for rewards as they are.
+    """
+
+    mean: float = 0.0
+    std: float = 1.0
+    warp: LogWarp | None = None
+
+    def standardized(self, sums: Tensor, counts: Tensor) -> Tensor:
+        """Standardize sums of ``counts`` rewards each, which are warped already."""
+        return (sums - self.mean * counts.to(sums)) / self.std
+
+    def standardized_value(self, reward: float) -> float:
+        """Warp and standardize one reward."""
+        value = torch.tensor([reward], dtype=torch.double)
+        value = value if self.warp is None else self.warp(value)
+        return self.standardized(value, torch.ones_like(value)).item()
+
+    def original(self, values: Tensor) -> Tensor:
+        """Return standardized values in the scale of the rewards."""
+        values = values * self.std + self.mean
+        return values if self.warp is None else self.warp.undo(values)
+
+    def original_moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        """Return standardized means and variances in the scale of the rewards."""
+        mean, variance = mean * self.std + self.mean, variance * self.std**2
+        return (
+            (mean, variance)
+            if self.warp is None
+            else self.warp.undo_moments(mean, variance)
+        )
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Kernel, noise and units of a posterior. Nothing changes them: a fit makes others.
+
+    Attributes:
+        new_kernel: The function that made the kernel, if the kernel is learned.
+        covar_module: The kernel.
+        likelihood: The likelihood of the learned noise, of rewards that are divided by
+            ``reward_std``, on the CPU.
+        known_noise: Lambda in squared units of the reward if it is given, or if the
+            noise of all results is known; None if it is learned.
+        units: The units of the kernel. A given kernel takes rewards as they come,
+            without their mean.
+        reward_std: The standard deviation of the rewards.
+        criterion: The log likelihood per reward less the penalty of the BIC.
+        next_fit: The number of observations from which another fit is due.
+        next_search: The number from which it also starts from the initial values.
+        is_warned: Whether there was a warning that the fit explains nothing.
+        step: The length of a step, in units of time, if the objective drifts.
+        step_rate: ``eps`` per step, in which filters count time; 0 without drift.
+        temporal_kernel: The kernel over time of a learned ``eps``.
+    """
+
+    new_kernel: Callable[[Tensor], Kernel]
+    covar_module: Kernel
+    likelihood: GaussianLikelihood
+    known_noise: float | None
+    units: Units = Units()
+    reward_std: float = 1.0
+    criterion: float = -math.inf
+    next_fit: int = 1
+    next_search: int = 0
+    is_warned: bool = False
+    step: float = 1.0
+    step_rate: float = 0.0
+    temporal_kernel: TemporalDecayKernel | None = None
+
+    @property
+    def noise_variance(self) -> float:
+        """Lambda, in the units of the kernel, which is the noise of pulls to come."""
+        if self.known_noise is not None:
+            return self.known_noise / self.units.std**2
+        return self.likelihood.noise.item() * (self.reward_std / self.units.std) ** 2
+
+    @property
+    def original_noise_variance(self) -> float:
+        """Lambda, in squared units of the reward, of good ones if poor are warped."""
+        return self.noise_variance * self.units.std**2
+
+    @property
+    def forgetting_rate(self) -> float:
+        """``eps``, per unit of time; 1 up to rounding if steps are small against it."""
+        if self.step == 1:
+            return self.step_rate
+        return 1 - (1 - self.step_rate) ** (1 / self.step)
+
+    def steps(self, time: float) -> float:
+        """Return a time in steps."""
+        return time / self.step
+
+
+class Fitter:
+    r"""Fits kernel, noise, prior mean and units of a bandit, unless they are given.
 
     A kernel that is learned works on features normalized to the unit cube and on
     standardized rewards. A given kernel takes features and rewards as they come. The
@@ -101,10 +204,8 @@ class Hyperparameters:
 
     Attributes:
         features: The ``A x d`` arms in the units of the kernel.
-        covar_module: The kernel.
         learns: Whether kernel, noise or forgetting rate are fitted.
-        offset: The prior mean, which is subtracted from rewards.
-        warp: What is done to rewards before that; None for nothing.
+        start: Kernel, noise and units before all observations.
     """
 
     compares = True  # warps and kernels, if the kernel is learned
@@ -120,35 +221,30 @@ class Hyperparameters:
         given: Any = covar_module
         if callable(covar_module) and not isinstance(covar_module, Kernel | type):
             self.new_kernels, given = [covar_module], None
-        self.new_kernel = self.new_kernels[0]
         check_modules(Kernel, covar_module=given)
         check_noise_variance(noise_variance)
         self.learns_kernel = given is None
         self.given_noise = noise_variance
         self.learns = given is None or noise_variance is None
         self.prior_mean = prior_mean
-        self.offset, self._unit = 0.0, 1.0
-        self.warp: LogWarp | None = None
-        self._known_noise: float | None = None
-        self.next_fit, self._next_search = 1, 0
-        self._is_warned = False
         if self.learns_kernel:
             self._low, self._width = feature_units(arms)
         self.features = self.to_features(arms)
         if isinstance(arms, ProductArms) and given is not None:
             given = arms.kernel_of(given)
         if given is None:
-            given = self.new_kernel(self.features)
+            given = self.new_kernels[0](self.features)
             if not isinstance(given, Kernel):
                 raise InputDataError(
                     "Expected the function `covar_module` to return a GPyTorch kernel, "
                     f"but got {given!r}."
                 )
             check_modules(Kernel, covar_module=given)
-        self.covar_module = deepcopy(given).to(arms).requires_grad_(False)
+        kernel = deepcopy(given).to(arms).requires_grad_(False)
         ends = torch.tensor([0, len(arms) - 1], device=arms.device)
-        check_kernel(self.covar_module, self.features[ends])
-        self.likelihood = _new_likelihood(arms)
+        check_kernel(kernel, self.features[ends])
+        likelihood = _new_likelihood(arms)
+        self.start = Fit(self.new_kernels[0], kernel, likelihood, noise_variance)
 
     def to_features(self, points: Tensor) -> Tensor:
         """Return ``... x d`` points in the units of the kernel."""
@@ -166,271 +262,223 @@ class Hyperparameters:
         """Undo :meth:`to_features`."""
         return features * self._width + self._low if self.learns_kernel else features
 
-    @property
-    def scale(self) -> float:
-        """The unit of the rewards in the kernel's scale."""
-        return self._unit if self.learns_kernel else 1.0
-
-    def standardized(self, sums: Tensor, counts: Tensor) -> Tensor:
-        """Return sums of so many rewards each, warped ones, as the posterior takes."""
-        return (sums - self.offset * counts.to(sums)) / self.scale
-
-    def standardized_value(self, reward: float) -> float:
-        """Return one reward as the posterior takes it."""
-        value = torch.tensor([reward], dtype=torch.double)
-        value = value if self.warp is None else self.warp(value)
-        return self.standardized(value, torch.ones_like(value)).item()
-
-    def original(self, values: Tensor) -> Tensor:
-        """Return values of the posterior in the scale of the rewards."""
-        values = values * self.scale + self.offset
-        return values if self.warp is None else self.warp.undo(values)
-
-    def original_moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        """Return means and variances of the posterior in the scale of the rewards."""
-        mean, variance = mean * self.scale + self.offset, variance * self.scale**2
-        if self.warp is None:
-            return mean, variance
-        return self.warp.undo_moments(mean, variance)
-
-    @property
-    def noise_variance(self) -> float:
-        """Lambda, in the units of the kernel, which is the noise of pulls to come."""
-        known = self._known_noise if self.given_noise is None else self.given_noise
-        if known is not None:
-            return known / self.scale**2
-        return self.likelihood.noise.item() * (self._unit / self.scale) ** 2
-
-    @property
-    def original_noise_variance(self) -> float:
-        """Lambda, in squared units of the reward, of good ones if poor are warped."""
-        return self.noise_variance * self.scale**2
-
-    def is_due(self, num_pulls: int) -> bool:
-        """Whether the schedule asks for a fit."""
-        return (self.learns or self.prior_mean != "zero") and num_pulls >= self.next_fit
-
-    def extended(self, arms: Tensor) -> Self:
-        """Return a copy with more arms."""
+    def over(self, features: Tensor) -> Self:
+        """Return a copy whose arms have these features."""
         other = copy(self)
-        other.features = torch.cat([self.features, self.to_features(arms)])
+        other.features = features
         return other
 
-    def refitted(
-        self, indices: Tensor, rewards: Tensor, times: Tensor, noise: Tensor
-    ) -> Self:
-        """Return a copy that is fitted to ``n`` observations.
+    def is_due(self, fit: Fit, num_pulls: int) -> bool:
+        """Whether the schedule asks for another fit."""
+        return (self.learns or self.prior_mean != "zero") and num_pulls >= fit.next_fit
+
+    def fit(self, before: Fit, results: Results) -> Fit:
+        """Fit to observations, starting from the fit before.
 
         It keeps the hyperparameters, with a warning, if the optimizer fails.
-
-        Args:
-            indices: The arms, rows of ``features``.
-            rewards: Their rewards.
-            times: When they were measured.
-            noise: Their noise variances in the original scale, 0 if not known.
         """
-        data = indices, rewards, times, noise
         warps: list[LogWarp | None] = [None]
         others = []
         if self.learns_kernel and self.compares:
-            warps.append(LogWarp.of(rewards))
-            if len(rewards) >= self._next_search:
-                others = [new for new in self.new_kernels if new is not self.new_kernel]
-        fits = [self._refitted(*data, warp) for warp in dict.fromkeys(warps)]
-        best = max(fits, key=itemgetter(2))
-        fits = [self._initial(new)._refitted(*data, best[0].warp) for new in others]
-        best = max([best, *fits], key=itemgetter(2))
-        other, model, _ = best
-        if model is not None:
-            other._judge(model)
-        return other
+            warps.append(LogWarp.of(results.rewards))
+            if len(results.rewards) >= before.next_search:
+                others = [
+                    new for new in self.new_kernels if new is not before.new_kernel
+                ]
+        criterion = attrgetter("criterion")
+        fits = [self._fit_to(results, before, warp) for warp in dict.fromkeys(warps)]
+        best = max(fits, key=criterion)
+        starts = [self._initial(before, new_kernel) for new_kernel in others]
+        fits = [self._fit_to(results, start, best.units.warp) for start in starts]
+        return self._judged(max([best, *fits], key=criterion), results)
 
-    def _refitted(
-        self,
-        indices: Tensor,
-        rewards: Tensor,
-        times: Tensor,
-        noise: Tensor,
-        warp: LogWarp | None,
-    ) -> tuple[Self, SingleTaskDTCGP | None, float]:
-        """Return a fit to warped rewards, its model, and its criterion per reward."""
-        other = deepcopy(self, {id(self.features): self.features})
+    def _fit_to(self, results: Results, before: Fit, warp: LogWarp | None) -> Fit:
+        """Return a fit to warped rewards; of units alone if nothing else is learned."""
+        num_pulls = len(results.rewards)
         # If all are known, nothing is learned about the noise of other pulls.
-        is_known = bool((noise > 0).all())
-        other._known_noise = noise.median().item() if is_known else None
+        is_known = bool((results.noise > 0).all())
+        known_noise = self.given_noise
+        if known_noise is None and is_known:
+            known_noise = results.noise.median().item()
         log_slope = 0.0
         if warp is not None:
             # Its two numbers come from the rewards: the penalty of the BIC.
-            log_slope = warp.log_slope(rewards) - math.log(len(rewards)) / len(rewards)
-            rewards, noise = warp.measured(rewards, noise)
-        other.warp = warp
-        num_pulls = len(rewards)
-        other.next_fit = num_pulls + 1
-        if num_pulls >= FIT_ALWAYS_UNTIL:
-            other.next_fit = 2 ** num_pulls.bit_length()
+            log_slope = warp.log_slope(results.rewards)
+            log_slope -= math.log(num_pulls) / num_pulls
+        _, rewards, _, noise = results.warped(warp)
         average, std = _mean_and_std(rewards, noise)
         # Relative: rewards may be in units of any size.
-        other._unit = std if std > max(1e-12 * abs(average), MIN_UNIT) else 1.0
-        other.offset = 0.0 if other.prior_mean == "zero" else average
-        fits_noise = other.learns and not is_known
-        fits_any = other.learns_kernel or fits_noise or other.prior_mean == "fitted"
-        if num_pulls >= MIN_PULLS_TO_FIT and fits_any:
-            targets = (for_fits(rewards) - other.offset) / other._unit
-            model = other._fit(indices, targets.unsqueeze(-1), times, for_fits(noise))
-            if model is not None:
-                value = _log_likelihood(model) - math.log(other._unit) + log_slope
-                num_parameters = sum(map(torch.numel, other.covar_module.parameters()))
-                value -= 0.5 * num_parameters * math.log(num_pulls) / num_pulls
-                return other, model, value
-        return other, None, -math.inf
+        std = std if std > max(1e-12 * abs(average), MIN_UNIT) else 1.0
+        mean = 0.0 if self.prior_mean == "zero" else average
+        is_frequent = num_pulls < FIT_ALWAYS_UNTIL
+        fit = replace(
+            before,
+            known_noise=known_noise,
+            units=Units(mean, std if self.learns_kernel else 1.0, warp),
+            reward_std=std,
+            criterion=-math.inf,
+            next_fit=num_pulls + 1 if is_frequent else 2 ** num_pulls.bit_length(),
+        )
+        fits_noise = self.learns and not is_known
+        fits_any = self.learns_kernel or fits_noise or self.prior_mean == "fitted"
+        if num_pulls < MIN_PULLS_TO_FIT or not fits_any:
+            return fit
+        fit = self._maximize(results, fit)
+        value = fit.criterion - math.log(std) + log_slope
+        num_parameters = sum(map(torch.numel, fit.covar_module.parameters()))
+        value -= 0.5 * num_parameters * math.log(num_pulls) / num_pulls
+        return replace(fit, criterion=value)
 
-    def _fit(
-        self, indices: Tensor, targets: Tensor, times: Tensor, noise: Tensor
-    ) -> SingleTaskDTCGP | None:
-        """Fit to standardized rewards, ``n x 1``; return the model, or None."""
-        num_pulls = len(targets)
-        starts = [self]
-        if num_pulls >= self._next_search:
+    def _maximize(self, results: Results, start: Fit) -> Fit:
+        """Maximize the likelihood, with priors, of rewards in the units of a fit."""
+        num_pulls, starts = len(results.rewards), [start]
+        if num_pulls >= start.next_search:
             # Before any fit, the present values are the initial ones.
-            starts += [self._initial()] if self._next_search > 0 else []
-            self._next_search = math.ceil(SEARCH_GROWTH * num_pulls)
-        models = [start._model(indices, targets, noise) for start in starts]
+            if start.next_search > 0:
+                starts.append(self._initial(start, start.new_kernel))
+            search = math.ceil(SEARCH_GROWTH * num_pulls)
+            start = replace(start, next_search=search)
+        models = [self._model(results, each) for each in starts]
         fitted = [model for model in models if fit_or_warn(model, num_pulls)]
         if not fitted:
-            return None
-        best = max(fitted, key=_log_likelihood)
+            return start
+        best = max(fitted, key=log_likelihood)
+        kernel, likelihood, units = start.covar_module, start.likelihood, start.units
         if self.learns_kernel:
-            self.covar_module.load_state_dict(best.covar_module.state_dict())
+            kernel = with_values_of(best.covar_module, kernel)
         if isinstance(best.likelihood, GaussianLikelihood):
-            self.likelihood.load_state_dict(best.likelihood.state_dict())
+            likelihood = with_values_of(best.likelihood, likelihood)
         if self.prior_mean == "fitted":
-            self.offset += self._unit * best.mean_module.constant.item()
-        return best
+            gap = start.reward_std * best.mean_module.constant.item()
+            units = replace(units, mean=units.mean + gap)
+        return replace(
+            start,
+            covar_module=kernel,
+            likelihood=likelihood,
+            units=units,
+            criterion=log_likelihood(best),
+        )
 
-    def _initial(self, new_kernel: Callable[[Tensor], Kernel] | None = None) -> Self:
-        """Return a copy with the hyperparameters before any fit, maybe of a kernel."""
-        other = copy(self)
-        other.likelihood = _new_likelihood(self.features)
+    def _initial(self, fit: Fit, new_kernel: Callable[[Tensor], Kernel]) -> Fit:
+        """Return initial values in place of those of a fit, of a kernel to learn."""
+        kernel = fit.covar_module
         if self.learns_kernel:
-            other.new_kernel = new_kernel or self.new_kernel
-            kernel = other.new_kernel(self.features)
-            other.covar_module = kernel.to(self.features).requires_grad_(False)
-            other._next_search = 0
-        return other
+            kernel = new_kernel(self.features).to(self.features).requires_grad_(False)
+        return replace(
+            fit,
+            new_kernel=new_kernel,
+            covar_module=kernel,
+            likelihood=_new_likelihood(self.features),
+            next_search=0,
+        )
 
-    def due(self, num_pulls: int) -> Self:
-        """Return a copy that is fitted, and searches again, from so many pulls on."""
-        other = copy(self)
-        other.next_fit = min(self.next_fit, num_pulls)
-        other._next_search = min(self._next_search, num_pulls)
-        return other
-
-    def unfitted(self) -> Self:
-        """Return a copy as it was before any observation."""
-        other = self._initial(self.new_kernels[0])
-        other.offset, other._unit, other.warp = 0.0, 1.0, None
-        other._known_noise = None
-        other.next_fit, other._next_search = 1, 0
-        return other
-
-    def _judge(self, model: SingleTaskDTCGP) -> None:
+    def _judged(self, fit: Fit, results: Results) -> Fit:
         """Warn once if the fit explains the rewards no better than noise alone."""
-        num_pulls, noise = len(model.train_targets), self.likelihood.noise.item()
+        noise = fit.likelihood.noise.item()
+        is_noisy = fit.criterion > -math.inf and noise > NOISE_SHARE
+        if fit.is_warned or len(results.rewards) < MIN_PULLS_TO_JUDGE or not is_noisy:
+            return fit
+        model = self._model(results, fit).train()
+        num_pulls = len(model.train_targets)
         is_learned = isinstance(model.likelihood, GaussianLikelihood)
-        is_noisy = is_learned and noise > NOISE_SHARE
-        if self._is_warned or num_pulls < MIN_PULLS_TO_JUDGE or not is_noisy:
-            return
+        if num_pulls < MIN_PULLS_TO_JUDGE or not is_learned:
+            return fit
         with torch.no_grad():
-            model.train()
             marginal = model.likelihood(model(*model.train_inputs), *model.train_inputs)
             gain = marginal.log_prob(model.train_targets).item()
         gain += num_pulls * (1 + math.log(2 * math.pi)) / 2
-        if gain <= 0:
-            self._is_warned = True
-            warnings.warn(
-                f"The fit to {num_pulls} observations explains the rewards no better "
-                f"than noise alone (its noise is {noise:.0%} of their variance). Early "
-                "on this is normal: continue. If it stays so, check that features and "
-                "rewards belong together, or pass a kernel.",
-                BotorchWarning,
-                stacklevel=2,
-            )
+        if gain > 0:
+            return fit
+        warnings.warn(
+            f"The fit to {num_pulls} observations explains the rewards no better than "
+            f"noise alone (its noise is {noise:.0%} of their variance). Early on this "
+            "is normal: continue. If it stays so, check that features and rewards "
+            "belong together, or pass a kernel.",
+            BotorchWarning,
+            stacklevel=2,
+        )
+        return replace(fit, is_warned=True)
 
-    def kernel_to_fit(self) -> Kernel:
+    def targets(self, results: Results, fit: Fit) -> tuple[Tensor, Tensor]:
+        """Return standardized rewards, ``n x 1``, and noise variances before that."""
+        _, rewards, _, noise = results.warped(fit.units.warp)
+        targets = (for_fits(rewards) - fit.units.mean) / fit.reward_std
+        return targets.unsqueeze(-1), for_fits(noise)
+
+    def kernel_to_fit(self, fit: Fit) -> Kernel:
         """Return the kernel of standardized rewards, in double on the CPU."""
-        kernel = deepcopy(self.covar_module).cpu().double()
+        kernel = deepcopy(fit.covar_module).cpu().double()
         if self.learns_kernel:
             return kernel.requires_grad_(True)
         kernel = ScaleKernel(kernel).double()
-        kernel.outputscale = 1 / self._unit**2
+        kernel.outputscale = 1 / fit.reward_std**2
         return kernel.requires_grad_(False)
 
-    def noise_to_fit(self, noise: Tensor) -> dict[str, Any]:
+    def noise_to_fit(self, noise: Tensor, fit: Fit) -> dict[str, Any]:
         """Return the noise of standardized rewards, as models take it.
 
         Args:
-            noise: The known variances in the original scale, 0 if not known.
+            noise: The known variances, not standardized, 0 if not known.
+            fit: The likelihood of the others, and the unit.
         """
         is_known = noise > 0
-        known = (noise / self._unit**2).clamp_min(MIN_KNOWN_NOISE)
+        known = (noise / fit.reward_std**2).clamp_min(MIN_KNOWN_NOISE)
         if self.given_noise is not None:
-            known = torch.where(is_known, known, self.given_noise / self._unit**2)
+            known = torch.where(is_known, known, self.given_noise / fit.reward_std**2)
         elif not is_known.all():
-            learned = deepcopy(self.likelihood).double()
+            learned = deepcopy(fit.likelihood).double()
             if is_known.any():
                 learned = PartlyKnownNoise(learned, is_known, known)
             return {"likelihood": learned}
         return {"train_Yvar": known.unsqueeze(-1)}
 
-    def _model(
-        self, indices: Tensor, targets: Tensor, noise: Tensor
-    ) -> SingleTaskDTCGP:
+    def _model(self, results: Results, fit: Fit) -> SingleTaskDTCGP:
+        targets, noise = self.targets(results, fit)
+        indices = results.indices
         pulled = indices.unique()
         if len(pulled) > MAX_FIT_ARMS:
             # Evenly spaced row numbers, so that no random number is drawn.
             places = torch.linspace(0, len(pulled) - 1, MAX_FIT_ARMS)
             kept = torch.isin(indices, pulled[places.round().long()])
             indices, targets, noise = indices[kept], targets[kept], noise[kept]
+        is_fitted = self.prior_mean == "fitted"
         return SingleTaskDTCGP(
             for_fits(self.features[indices]),
             targets,
-            covar_module=self.kernel_to_fit(),
-            mean_module=(
-                ConstantMean().double() if self.prior_mean == "fitted" else ZeroMean()
-            ),
+            covar_module=self.kernel_to_fit(fit),
+            mean_module=ConstantMean().double() if is_fitted else ZeroMean(),
             outcome_transform=None,
-            **self.noise_to_fit(noise),
+            **self.noise_to_fit(noise, fit),
         )
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return hyperparameters and units."""
+    def state_dict(self, fit: Fit) -> dict[str, Any]:
+        """Return a fit as tensors and numbers."""
         return {
-            "form": self._form(),
-            "kernel": self.new_kernels.index(self.new_kernel),
-            "covar_module": self.covar_module.state_dict(),
-            "likelihood": self.likelihood.state_dict(),
-            "offset": self.offset,
-            "warp": self.warp and tuple(self.warp),
-            "unit": self._unit,
-            "known_noise": self._known_noise,
-            "next_fit": self.next_fit,
-            "next_search": self._next_search,
+            "form": self._form(fit),
+            "kernel": self.new_kernels.index(fit.new_kernel),
+            "covar_module": fit.covar_module.state_dict(),
+            "likelihood": fit.likelihood.state_dict(),
+            "offset": fit.units.mean,
+            "warp": fit.units.warp and tuple(fit.units.warp),
+            "unit": fit.reward_std,
+            "known_noise": fit.known_noise,
+            "next_fit": fit.next_fit,
+            "next_search": fit.next_search,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned."""
-        saved = state["covar_module"]
+    def loaded(self, state: dict[str, Any]) -> Fit:
+        """Return the fit of which :meth:`state_dict` returned the state."""
+        saved, fit = state["covar_module"], self.start
         number = check_count("kernel", state["kernel"], len(self.new_kernels) - 1)
-        if self.learns_kernel and self.new_kernels[number] is not self.new_kernel:
-            other = self._initial(self.new_kernels[number])
-            self.new_kernel, self.covar_module = other.new_kernel, other.covar_module
-        is_same = state["form"] == self._form()
-        is_same = is_same and state.keys() == self.state_dict().keys()
+        if self.new_kernels[number] is not fit.new_kernel:
+            fit = self._initial(fit, self.new_kernels[number])
+        is_same = state["form"] == self._form(fit)
+        is_same = is_same and state.keys() == self.state_dict(fit).keys()
         if is_same and not self.learns_kernel:
             is_same = all(
                 value.shape == saved[name].shape
                 and torch.allclose(saved[name].to(value), value, 1e-5, equal_nan=True)
-                for name, value in self.covar_module.state_dict().items()
+                for name, value in fit.covar_module.state_dict().items()
             )
         if not is_same:
             raise InputDataError(
@@ -438,21 +486,34 @@ class Hyperparameters:
                 "those of the saved one differ. Construct the bandit with the options "
                 "of the saved one."
             )
-        self.covar_module.load_state_dict(saved)
-        self.likelihood.load_state_dict(state["likelihood"])
-        self.offset = check_number("offset", state["offset"])
+        kernel, likelihood = deepcopy((fit.covar_module, fit.likelihood))
+        kernel.load_state_dict(saved)
+        likelihood.load_state_dict(state["likelihood"])
+        mean = check_number("offset", state["offset"])
         warp = state["warp"]
-        self.warp = warp and LogWarp(*(check_number("warp", number) for number in warp))
-        self._unit = check_number("unit", state["unit"], least=MIN_UNIT)
+        warp = warp and LogWarp(*(check_number("warp", number) for number in warp))
+        std = check_number("unit", state["unit"], least=MIN_UNIT)
         known = state["known_noise"]
-        self._known_noise = None if known is None else check_number("noise", known, 0.0)
-        self.next_fit = check_count("next_fit", state["next_fit"])
-        self._next_search = check_count("next_search", state["next_search"])
+        known = None if known is None else check_number("noise", known, 0.0)
+        return replace(
+            fit,
+            covar_module=kernel,
+            likelihood=likelihood,
+            known_noise=known if self.given_noise is None else self.given_noise,
+            units=Units(mean, std if self.learns_kernel else 1.0, warp),
+            reward_std=std,
+            next_fit=check_count("next_fit", state["next_fit"]),
+            next_search=check_count("next_search", state["next_search"]),
+        )
 
-    def _form(self) -> list[Any]:
+    def _form(self, fit: Fit) -> list[Any]:
         """Return what is given: the kernel's parts, and the noise."""
         known = None if self.given_noise is None else float(self.given_noise)
-        return [self.learns_kernel, known, kernel_form(self.covar_module)]
+        return [self.learns_kernel, known, kernel_form(fit.covar_module)]
+
+
+# The name of 1.0.
+Hyperparameters = Fitter
 
 
 @torch.no_grad()
@@ -516,8 +577,11 @@ def for_fits(values: Tensor) -> Tensor:
     return as_dense(values).cpu().double()
 
 
-@torch.no_grad()
-def _log_likelihood(model: SingleTaskGP) -> float:
-    """Return the log likelihood per pull, with the priors: the objective of a fit."""
-    mll = ExactMarginalLogLikelihood(model.likelihood, model).train()
-    return mll(model(*model.train_inputs), model.train_targets).item()
+def with_values_of(fitted: Module, module: AnyModule) -> AnyModule:
+    """Return a copy of a module with the values of a fitted one.
+
+    The kernels of some models store active dimensions as well, which ours do not.
+    """
+    copied = deepcopy(module)
+    copied.load_state_dict(fitted.state_dict(), strict=False)
+    return copied

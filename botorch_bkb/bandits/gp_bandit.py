@@ -19,13 +19,13 @@ from botorch_bkb.arms.table import ArmTable, as_arms
 from botorch_bkb.bandits.bandit import FiniteArmBandit
 from botorch_bkb.bandits.base import all_or_nothing, Array, locked, Values
 from botorch_bkb.bandits.drifting import (
-    DriftHyperparameters,
+    DriftFitter,
     exact_filter_bytes,
     FilterSurrogate,
 )
-from botorch_bkb.bandits.fitting import Hyperparameters
+from botorch_bkb.bandits.fitting import Fitter
 from botorch_bkb.bandits.inducing import LeverageScoreSampling, MIN_INDUCING
-from botorch_bkb.bandits.observations import Pull
+from botorch_bkb.bandits.observations import DEVIATIONS_OF_95_PERCENT, Pull
 from botorch_bkb.bandits.plates import best_plate, checked_columns
 from botorch_bkb.bandits.policies import as_policy, Decision, Policy
 from botorch_bkb.bandits.progress import Progress, progress_of
@@ -33,7 +33,6 @@ from botorch_bkb.bandits.surrogates import (
     ArmSurrogate,
     PosteriorSurrogate,
 )
-from botorch_bkb.bandits.warping import DEVIATIONS_OF_95_PERCENT
 from botorch_bkb.checks import check_choice, check_number, check_size
 from botorch_bkb.models.kernels.product import ComponentKernel
 from botorch_bkb.models.utils.rows import positions_in
@@ -149,29 +148,22 @@ class GPBandit(FiniteArmBandit):
         self.takes_noise = not drifts
         given, arms = arms, as_arms(arms)
         policy = as_policy(policy)
-        hyperparameters: Hyperparameters
         surrogate: ArmSurrogate
         if drifts:
-            hyperparameters = DriftHyperparameters(
-                arms, covar_module, noise_variance, rate, "average"
-            )
             surrogate = FilterSurrogate(
-                hyperparameters,
+                DriftFitter(arms, covar_module, noise_variance, rate, "average"),
                 max_feature_bytes,
                 sparse=exact_filter_bytes(len(arms)) > max_feature_bytes,
             )
         else:
-            hyperparameters = Hyperparameters(
-                arms, covar_module, noise_variance, policy.prior_mean
-            )
             surrogate = PosteriorSurrogate(
-                hyperparameters,
+                Fitter(arms, covar_module, noise_variance, policy.prior_mean),
                 max_feature_bytes,
                 LeverageScoreSampling(max_inducing=max_inducing),
                 exact_until=min(MIN_INDUCING, max_inducing or MIN_INDUCING),
             )
         if confidence is None:
-            kernel = hyperparameters.covar_module
+            kernel = surrogate.fit.covar_module
             if isinstance(kernel, ComponentKernel):
                 kernel = kernel.covar_module
             is_sum = isinstance(kernel, AdditiveKernel)
@@ -217,7 +209,7 @@ class GPBandit(FiniteArmBandit):
                 "is an arm, and filters of a drifting objective hold only arms."
             )
         rows = torch.cat([self.arms[:0], table.checked(rows)])
-        points = surrogate.hyperparameters.to_features(rows)
+        points = surrogate.fitter.to_features(rows)
         return self._unscaled(*moments.moments_of_points(points))
 
     @locked
@@ -268,7 +260,7 @@ class GPBandit(FiniteArmBandit):
         if threshold is not None:
             center, std = moments.means(rows), moments.variances(rows).sqrt()
             goal = self._observations.sign * check_number("threshold", threshold)
-            gap = center - surrogate.hyperparameters.standardized_value(goal)
+            gap = center - surrogate.fit.units.standardized_value(goal)
             z = gap / std.clamp_min(torch.finfo(std.dtype).tiny)
             name = "probability_above" if self.maximize else "probability_below"
             columns[name] = torch.special.ndtr(z)
@@ -282,9 +274,9 @@ class GPBandit(FiniteArmBandit):
         The noise is that of good rewards if poor ones are warped.
         """
         surrogate, moments = self._present()
-        units, sign = surrogate.hyperparameters, self._observations.sign
+        units, sign = surrogate.fit.units, self._observations.sign
         center, variance = moments.means(rows), moments.variances(rows)
-        std = (variance + noise / units.scale**2).sqrt()
+        std = (variance + noise / units.std**2).sqrt()
         ends = (center + sign * k * DEVIATIONS_OF_95_PERCENT * std for k in (-1, 1))
         low, high = (sign * units.original(end) for end in ends)
         return low, high
@@ -311,8 +303,8 @@ class GPBandit(FiniteArmBandit):
     @property
     def kernel_to_learn(self) -> Callable[[Tensor], Kernel] | None:
         """The function of features whose kernel the last ask learned; None if given."""
-        hyperparameters = self._surrogate.hyperparameters
-        return hyperparameters.new_kernel if hyperparameters.learns_kernel else None
+        surrogate = self._surrogate
+        return surrogate.fit.new_kernel if surrogate.fitter.learns_kernel else None
 
     @property
     def evaluated_share(self) -> float:
@@ -328,10 +320,7 @@ class GPBandit(FiniteArmBandit):
     @property
     def forgetting_rate(self) -> float:
         """``eps`` per unit of time, given or learned so far; 0 if nothing drifts."""
-        hyperparameters = self._surrogate.hyperparameters
-        if isinstance(hyperparameters, DriftHyperparameters):
-            return hyperparameters.forgetting_rate
-        return 0.0
+        return self._surrogate.fit.forgetting_rate
 
     @override
     @all_or_nothing

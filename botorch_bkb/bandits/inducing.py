@@ -10,7 +10,7 @@ import torch
 from botorch.exceptions.warnings import BotorchWarning
 from torch import Tensor
 
-from botorch_bkb.bandits.fitting import Hyperparameters
+from botorch_bkb.bandits.fitting import Fit
 from botorch_bkb.checks import check_choice, check_size
 from botorch_bkb.models.utils.draws import (
     draw_uniforms,
@@ -80,7 +80,7 @@ class LeverageScoreSampling:
 
     def draw(
         self,
-        hyperparameters: Hyperparameters,
+        hyperparameters: Fit,
         features: Tensor,
         counts: Tensor,
         keys: Tensor,
@@ -143,7 +143,7 @@ class LeverageScoreSampling:
 
 
 def _sample_in_blocks(
-    hyperparameters: Hyperparameters,
+    hyperparameters: Fit,
     features: Tensor,
     counts: Tensor,
     sample: Callable[[Tensor], Tensor],

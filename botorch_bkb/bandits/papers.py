@@ -20,8 +20,8 @@ from botorch_bkb.arms import ProductArms
 from botorch_bkb.arms.table import as_arms
 from botorch_bkb.bandits.bandit import FiniteArmBandit
 from botorch_bkb.bandits.base import Array
-from botorch_bkb.bandits.drifting import DriftHyperparameters, FilterSurrogate
-from botorch_bkb.bandits.fitting import Hyperparameters
+from botorch_bkb.bandits.drifting import DriftFitter, FilterSurrogate
+from botorch_bkb.bandits.fitting import Fitter
 from botorch_bkb.bandits.inducing import LeverageScoreSampling
 from botorch_bkb.bandits.policies import (
     EpsilonGreedyPolicy,
@@ -192,14 +192,14 @@ class TVGPUCB(FiniteArmBandit):
         **options: Any,
     ) -> None:
         _check_given("TVGPUCB", covar_module, noise_variance, forgetting_rate)
-        hyperparameters = DriftHyperparameters(
+        given = DriftFitter(
             as_arms(arms), covar_module, noise_variance, forgetting_rate
         )
         surrogate = FilterSurrogate(
-            hyperparameters, max_feature_bytes, sparse, tolerance, max_inducing
+            given, max_feature_bytes, sparse, tolerance, max_inducing
         )
         super().__init__(arms, surrogate, **options)
-        self.forgetting_rate = hyperparameters.forgetting_rate
+        self.forgetting_rate = surrogate.fit.forgetting_rate
 
 
 class RGPUCB(FiniteArmBandit):
@@ -336,29 +336,25 @@ class UniformRandom(FiniteArmBandit):
         noise_variance: float | None = None,
         **options: Any,
     ) -> None:
-        learned = Hyperparameters(
-            as_arms(arms), covar_module, noise_variance, "average"
-        )
+        learned = Fitter(as_arms(arms), covar_module, noise_variance, "average")
         surrogate = _sparse_surrogate(learned, options)
         super().__init__(arms, surrogate, UniformPolicy(), **options)
 
 
-def _sparse_surrogate(
-    hyperparameters: Hyperparameters, options: dict[str, Any]
-) -> PosteriorSurrogate:
+def _sparse_surrogate(fitter: Fitter, options: dict[str, Any]) -> PosteriorSurrogate:
     """Return a sparse surrogate; its options are taken out of a bandit's."""
     names = {"oversampling", "resampling", "inclusion", "max_inducing"} & options.keys()
     sampling = LeverageScoreSampling(**{name: options.pop(name) for name in names})
     max_feature_bytes = options.pop("max_feature_bytes", 2**31)
-    return PosteriorSurrogate(hyperparameters, max_feature_bytes, sampling)
+    return PosteriorSurrogate(fitter, max_feature_bytes, sampling)
 
 
 def _given(
     name: str, arms: Array, kernel: Kernel | None, noise_variance: float | None
-) -> Hyperparameters:
+) -> Fitter:
     """Return kernel and noise, which must be given."""
     _check_given(name, kernel, noise_variance)
-    return Hyperparameters(as_arms(arms), kernel, noise_variance)
+    return Fitter(as_arms(arms), kernel, noise_variance)
 
 
 def _check_given(name: str, *values: Any) -> None:

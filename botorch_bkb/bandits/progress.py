@@ -77,7 +77,7 @@ def progress_of(bandit: GPBandit, n: int, batch: Tensor | None) -> Progress:
     is_new = ~torch.isin(table.first_equal(best.indices), table.first_equal(measured))
     share = calibrated(is_new.double().mean().item())
     return Progress(
-        rise * surrogate.hyperparameters.scale,
+        rise * surrogate.fit.units.std,
         share if table.has_others(measured) else 0.0,
         best.credible_set(LEVEL),
     )

@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from botorch_bkb.acquisition.schedules import ArmObservations, ConfidenceState
 from botorch_bkb.arms import ProductArms
-from botorch_bkb.bandits.fitting import Hyperparameters, MIN_PULLS_TO_FIT
+from botorch_bkb.bandits.fitting import Fit, Fitter, MIN_PULLS_TO_FIT
 from botorch_bkb.bandits.inducing import LeverageScoreSampling
 from botorch_bkb.bandits.observations import Observations, Pull, Totals
 from botorch_bkb.bandits.policies import Decision
@@ -42,16 +42,16 @@ class SurrogateState:
     """The state of a surrogate, beside its posterior.
 
     Attributes:
-        hyperparameters: Kernel, noise and units.
+        fit: Kernel, noise and units.
         inducing_indices: The inducing arms of the last update.
         num_told: The number of observations that it knows, the first ones.
         num_updates: The number of updates so far.
-        restart: The number of observations at the last fit of hyperparameters, and the
-            log determinant then. Frozen sums start there.
+        restart: The number of observations at the last fit, and the log determinant
+            then. Sums of leverage scores restart at each refit.
         block: The block of time.
     """
 
-    hyperparameters: Hyperparameters
+    fit: Fit
     inducing_indices: Tensor
     num_told: int = 0
     num_updates: int = 0
@@ -67,9 +67,10 @@ class Surrogate(ABC):
     needed.
 
     Args:
-        hyperparameters: Kernel, noise and units.
+        hyperparameters: Fits kernel, noise and units.
 
     Attributes:
+        fitter: The same.
         state: The state, which is saved.
         seed: The seed of all random numbers.
         drifts: Whether pulls have times, on which the posterior depends.
@@ -78,19 +79,20 @@ class Surrogate(ABC):
     drifts = False
     # The posterior of the state; None if it has to be computed.
     _posterior: Any = None
-    # Hyperparameters, a number of observations, and what a fit to these returned.
-    _last_fit: tuple[Hyperparameters, int, Hyperparameters] | None = None
+    # A fit, a number of observations, and the fit to these that started from it.
+    _last_fit: tuple[Fit, int, Fit] | None = None
 
-    def __init__(self, hyperparameters: Hyperparameters) -> None:
+    def __init__(self, hyperparameters: Fitter) -> None:
+        self.fitter = hyperparameters
         device = hyperparameters.features.device
         none = torch.empty(0, dtype=torch.long, device=device)
-        self.state = SurrogateState(hyperparameters, none)
+        self.state = SurrogateState(hyperparameters.start, none)
         self.seed = 0
 
     @property
-    def hyperparameters(self) -> Hyperparameters:
+    def fit(self) -> Fit:
         """Kernel, noise and units."""
-        return self.state.hyperparameters
+        return self.state.fit
 
     def is_current(self, observations: Any, time: float) -> bool:
         """Whether an update would change nothing."""
@@ -116,19 +118,19 @@ class Surrogate(ABC):
     def preview(self, observations: Any, time: float) -> Self:
         """Return a copy that has learned from all observations."""
         self.posterior(observations)
-        self.fitted(observations)  # the next update uses this fit
+        self.latest_fit(observations)  # the next update uses this fit
         other = copy(self)
         other.update(observations, time, in_place=False)
         return other
 
-    def fitted(self, observations: Any) -> Hyperparameters:
-        """Return the hyperparameters after all observations, fitted if that is due."""
-        before, num_told = self.state.hyperparameters, observations.num_pulls
-        if not before.is_due(num_told):
+    def latest_fit(self, observations: Any) -> Fit:
+        """Return the fit of the next update: another one if it is due."""
+        before, num_told = self.fit, observations.num_pulls
+        if not self.fitter.is_due(before, num_told):
             return before
         known = self._last_fit
         if known is None or known[0] is not before or known[1] != num_told:
-            known = (before, num_told, before.refitted(*observations.history()))
+            known = before, num_told, self.fitter.fit(before, observations.history())
             self._last_fit = known
         return known[2]
 
@@ -142,7 +144,7 @@ class Surrogate(ABC):
         return {
             "seed": self.seed,
             "num_updates": state.num_updates,
-            "prior": deepcopy(state.hyperparameters.state_dict()),
+            "prior": deepcopy(self.fitter.state_dict(state.fit)),
             "inducing_indices": state.inducing_indices.clone(),
             "num_processed": state.num_told,
             "restart": state.restart,
@@ -160,16 +162,15 @@ class Surrogate(ABC):
             rows: The rows that inducing indices count, in the original scale.
         """
         num_pulls = observations.num_pulls
-        hyperparameters = deepcopy(self.state.hyperparameters)
-        hyperparameters.load_state_dict(state["prior"])
-        hyperparameters.features = hyperparameters.to_features(rows)
+        fit = self.fitter.loaded(state["prior"])
         inducing = check_indices(state["inducing_indices"], len(rows))
         start, log_det = state["restart"]
         other = copy(self)
+        other.fitter = self.fitter.over(self.fitter.to_features(rows))
         other.seed = check_count("seed", state["seed"], 2**64 - 1)
         other.restore(
             SurrogateState(
-                hyperparameters,
+                fit,
                 torch.tensor(inducing, dtype=torch.long, device=rows.device),
                 check_count("num_processed", state["num_processed"], num_pulls),
                 check_count("num_updates", state["num_updates"]),
@@ -188,13 +189,11 @@ class ArmSurrogate(Surrogate):
     """A model of the rewards of all arms.
 
     Args:
-        hyperparameters: Kernel, noise and units, with the features of the arms.
+        hyperparameters: Fits kernel, noise and units; has the features of the arms.
         max_feature_bytes: The byte budget of what is cached for all arms.
     """
 
-    def __init__(
-        self, hyperparameters: Hyperparameters, max_feature_bytes: int
-    ) -> None:
+    def __init__(self, hyperparameters: Fitter, max_feature_bytes: int) -> None:
         check_count("max_feature_bytes", max_feature_bytes)
         super().__init__(hyperparameters)
         self.max_feature_bytes = max_feature_bytes
@@ -211,9 +210,10 @@ class ArmSurrogate(Surrogate):
 
     def extended(self, rows: Tensor, observations: Observations) -> Self:
         """Return a copy of more arms, after the others; ``rows`` not scaled."""
-        hyperparameters = self.state.hyperparameters.extended(rows)
         other = copy(self)
-        other.restore(replace(self.state, hyperparameters=hyperparameters))
+        new = self.fitter.to_features(rows)
+        other.fitter = self.fitter.over(torch.cat([self.fitter.features, new]))
+        other.restore(self.state)
         other.posterior(observations)
         return other
 
@@ -221,11 +221,11 @@ class ArmSurrogate(Surrogate):
         self,
         observations: Observations,
         num_told: int | None = None,
-        units: Hyperparameters | None = None,
+        fit: Fit | None = None,
     ) -> Totals:
-        """Return the totals of what counts, by the state's warp and noise or others."""
-        units = units or self.state.hyperparameters
-        noise, warp = units.original_noise_variance, units.warp
+        """Return the totals of what counts, by warp and noise of the state or a fit."""
+        fit = fit or self.fit
+        noise, warp = fit.original_noise_variance, fit.units.warp
         return observations.totals(num_told, self._since, noise, warp)
 
     @property
@@ -243,11 +243,15 @@ class ArmSurrogate(Surrogate):
         if known == state.num_told:
             self.state = replace(state, restart=(start, log_det))
             return
-        # The fit may have used the withdrawn results.
-        hyperparameters = state.hyperparameters.due(num_pulls)
+        # The fit may have used the withdrawn results: another is due, from all starts.
+        fit = replace(
+            state.fit,
+            next_fit=min(state.fit.next_fit, num_pulls),
+            next_search=min(state.fit.next_search, num_pulls),
+        )
         if num_pulls < MIN_PULLS_TO_FIT:
             # No fit would replace the one to what was withdrawn.
-            hyperparameters, start, log_det = hyperparameters.unfitted(), 0, 0.0
+            fit, start, log_det = self.fitter.start, 0, 0.0
         # At least one less than was told, so that the next update learns.
         num_told = max(0, min(known, num_pulls - 1))
         inducing = state.inducing_indices
@@ -255,7 +259,7 @@ class ArmSurrogate(Surrogate):
         self.restore(
             replace(
                 state,
-                hyperparameters=hyperparameters,
+                fit=fit,
                 inducing_indices=inducing[torch.isin(inducing, pulled)],
                 num_told=num_told,
                 restart=(start, log_det),
@@ -305,15 +309,15 @@ class _DecisionState(ConfidenceState):
     @cached_property
     @override
     def frozen_leverage_scores(self) -> Tensor:
-        units, (start, _) = self.surrogate.hyperparameters, self.surrogate.state.restart
+        fit, (start, _) = self.surrogate.fit, self.surrogate.state.restart
         scores = torch.from_numpy(self.told.told["scores"][start:].copy())
-        noise = units.original_noise_variance
-        return scores * self.told.weights(noise, units.warp, start).cpu()
+        noise = fit.original_noise_variance
+        return scores * self.told.weights(noise, fit.units.warp, start).cpu()
 
     @cached_property
     @override
     def observations(self) -> ArmObservations:
-        moments, units = self.moments, self.surrogate.hyperparameters
+        moments, units = self.moments, self.surrogate.fit.units
         pulled, counts, sums = self.surrogate.totals(self.told)
         sample_means = units.standardized(sums, counts) / counts
         return ArmObservations(
@@ -328,7 +332,7 @@ class PosteriorSurrogate(ArmSurrogate):
     r"""A posterior that is exact or sparse, of one function or of one for every block.
 
     Args:
-        hyperparameters: Kernel, noise and units, with the features of the arms.
+        hyperparameters: Fits kernel, noise and units; has the features of the arms.
         max_feature_bytes: The byte budget of what is cached for all arms.
         sampling: How inducing arms are drawn. None: the exact GP, every pulled arm is
             inducing, ``O(A P^2)`` an update for ``P`` distinct pulled arms.
@@ -345,7 +349,7 @@ class PosteriorSurrogate(ArmSurrogate):
 
     def __init__(
         self,
-        hyperparameters: Hyperparameters,
+        hyperparameters: Fitter,
         max_feature_bytes: int = 2**31,
         sampling: LeverageScoreSampling | None = None,
         block_size: float | None = None,
@@ -420,12 +424,12 @@ class PosteriorSurrogate(ArmSurrogate):
         state, num_told = self.state, observations.num_pulls
         if state.num_told == num_told:
             return
-        hyperparameters = self.fitted(observations)
-        is_refitted = hyperparameters is not state.hyperparameters
+        fit = self.latest_fit(observations)
+        is_refitted = fit is not state.fit
         self.state = replace(
             state,
-            hyperparameters=hyperparameters,
-            inducing_indices=self._choose_inducing(hyperparameters, observations),
+            fit=fit,
+            inducing_indices=self._choose_inducing(fit, observations),
             num_told=num_told,
             num_updates=state.num_updates + 1,
         )
@@ -436,19 +440,17 @@ class PosteriorSurrogate(ArmSurrogate):
         if is_refitted:
             self.state = replace(self.state, restart=(num_told, posterior.log_det))
 
-    def _choose_inducing(
-        self, hyperparameters: Hyperparameters, observations: Observations
-    ) -> Tensor:
+    def _choose_inducing(self, fit: Fit, observations: Observations) -> Tensor:
         """Return inducing arms among the pulled ones, by the posterior before them."""
         before, sampling = self.state.inducing_indices, self.sampling
-        arms, counts, _ = self.totals(observations, None, hyperparameters)
+        arms, counts, _ = self.totals(observations, None, fit)
         if sampling is None or len(arms) <= self.exact_until:
             return in_stable_order(before, arms)
         posterior = self.posterior(observations)
         new = positions_in(posterior.pulled_indices, arms) < 0
         rows = sampling.draw(
-            hyperparameters,
-            hyperparameters.features[arms],
+            fit,
+            self.fitter.features[arms],
             counts,
             arms,
             lambda: posterior.leverage_scores_of(arms),
@@ -461,18 +463,16 @@ class PosteriorSurrogate(ArmSurrogate):
 
     def _empty(self, max_feature_bytes: int) -> StaticPosterior:
         """Return a posterior without observations."""
-        hyperparameters = self.state.hyperparameters
-        features, kernel = hyperparameters.features, hyperparameters.covar_module
-        noise = hyperparameters.noise_variance
+        features, kernel = self.fitter.features, self.fit.covar_module
+        noise = self.fit.noise_variance
         if isinstance(features, ProductArms):
             return ProductPosterior(features, kernel, noise)
         return ArmPosterior(features, kernel, noise, max_feature_bytes)
 
     def _observe(self, posterior: StaticPosterior, observations: Observations) -> None:
         """Update a posterior to the observations and inducing arms of the state."""
-        hyperparameters = self.state.hyperparameters
         arms, counts, sums = self.totals(observations, self.state.num_told)
-        sums = hyperparameters.standardized(sums, counts)
+        sums = self.fit.units.standardized(sums, counts)
         inducing = self.state.inducing_indices
         posterior.update(inducing, arms, counts.to(sums), sums)
 

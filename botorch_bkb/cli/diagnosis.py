@@ -22,7 +22,7 @@ from botorch_bkb.arms import ProductArms
 from botorch_bkb.arms.units import extreme_arms, feature_units
 from botorch_bkb.bandits import GPBandit
 from botorch_bkb.bandits.fitting import MIN_PULLS_TO_FIT
-from botorch_bkb.bandits.warping import DEVIATIONS_OF_95_PERCENT
+from botorch_bkb.bandits.observations import DEVIATIONS_OF_95_PERCENT
 from botorch_bkb.cli.tables import listing
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.kernels.learned import fingerprint_columns, variance_shares
@@ -289,8 +289,8 @@ def _hold_out(
 
 def _weights(bandit: GPBandit, noise: Tensor) -> Tensor:
     """Return weights of measurements with these noise variances in sums of squares."""
-    scale = bandit._surrogate.hyperparameters.scale
-    return 1 / (1 + noise / scale**2)
+    std = bandit._surrogate.fit.units.std
+    return 1 / (1 + noise / std**2)
 
 
 def _undone(bandit: GPBandit, mean: Tensor, variance: Tensor) -> Tensor:
@@ -354,11 +354,11 @@ def _predict_by_loo(
     Means and variances of warped rewards.
     """
     inducing = bandit.inducing_indices
-    units = bandit._surrogate.hyperparameters
-    noise_variance = noise / units.scale**2
+    units = bandit._surrogate.fit.units
+    noise_variance = noise / units.std**2
     model = SingleTaskDTCGP(
         kernel_features(bandit, measured),
-        ((means - units.offset) / units.scale).unsqueeze(-1),
+        ((means - units.mean) / units.std).unsqueeze(-1),
         # Under 1e-6 GPyTorch would round it up, with a warning.
         noise_variance.clamp_min(1e-6).unsqueeze(-1),
         kernel_features(bandit, inducing) if len(inducing) < len(measured) else None,
@@ -368,7 +368,7 @@ def _predict_by_loo(
     )
     posterior = cast(GPyTorchPosterior, model.loo_posterior(observation_noise=False))
     mean, variance = posterior.mean.flatten(), posterior.variance.flatten()
-    return mean * units.scale + units.offset, variance * units.scale**2
+    return mean * units.std + units.mean, variance * units.std**2
 
 
 def has_spread(rewards: Tensor) -> bool:

@@ -26,7 +26,7 @@ from torch import Tensor
 
 import botorch_bkb
 from botorch_bkb.bandits import GPBandit
-from botorch_bkb.bandits.warping import DEVIATIONS_OF_95_PERCENT
+from botorch_bkb.bandits.observations import DEVIATIONS_OF_95_PERCENT
 from botorch_bkb.cli.campaign import Campaign
 from botorch_bkb.cli.components import Products
 from botorch_bkb.cli.diagnosis import (

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from botorch_bkb.arms.table import comparable_rows
 from botorch_bkb.bandits import GPBandit, matern_to_learn, rbf_to_learn
-from botorch_bkb.bandits.warping import DEVIATIONS_OF_95_PERCENT
+from botorch_bkb.bandits.observations import DEVIATIONS_OF_95_PERCENT
 from botorch_bkb.cli.arguments import BATCH_SIZE
 from botorch_bkb.cli.campaign import Campaign, read_campaign
 from botorch_bkb.cli.candidates import Candidates, KernelName, read_candidates

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from botorch_bkb.arms import BitArms, ProductArms
 from botorch_bkb.models.kernels import product, TanimotoKernel
-from botorch_bkb.models.kernels.product import MixedKernel
+from botorch_bkb.models.kernels.learned import MixedKernel
 
 
 # Sizes of two lists of fingerprints: counts below 4, and bits.

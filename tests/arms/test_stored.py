@@ -28,7 +28,7 @@ from botorch_bkb.arms import (
     stored,
     StoredArms,
 )
-from botorch_bkb.bandits.fitting import Hyperparameters
+from botorch_bkb.bandits.fitting import Fitter
 from botorch_bkb.models.utils import rows as table_rows
 from botorch_bkb.optim import optimize_acqf_finite
 from botorch_bkb.posteriors import shards, upper_bounds
@@ -158,7 +158,7 @@ def test_twins_known_rows_and_units_are_found_in_blocks(place, tmp_path):
     indices, added = found.find(new)
     assert indices.tolist() == [5, 0, 5, NUM_ARMS]
     assert torch.equal(added, -dense[:1])
-    features = Hyperparameters(arms, None, None).features
+    features = Fitter(arms, None, None).features
     assert isinstance(features, StoredArms)
     low, high = dense.amin(dim=0), dense.amax(dim=0)
     expected = (dense - low) / (high - low)

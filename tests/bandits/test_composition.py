@@ -36,8 +36,8 @@ from botorch_bkb.bandits import (
     UCBPolicy,
     UniformPolicy,
 )
-from botorch_bkb.bandits.drifting import DriftHyperparameters, FilterSurrogate
-from botorch_bkb.bandits.fitting import Hyperparameters
+from botorch_bkb.bandits.drifting import DriftFitter, FilterSurrogate
+from botorch_bkb.bandits.fitting import Fitter
 from botorch_bkb.bandits.policies import DrawingPolicy
 from botorch_bkb.bandits.surrogates import PosteriorSurrogate
 from botorch_bkb.optim import FixedSize, ProductRule, SumRule
@@ -58,16 +58,16 @@ def on_posterior(sampling=None, block_size=None):
     """Return a function from arms to a surrogate, kernel and noise given."""
 
     def make(arms):
-        hyperparameters = Hyperparameters(arms, rbf(), NOISE)
-        return PosteriorSurrogate(hyperparameters, 2**31, sampling, block_size)
+        fitter = Fitter(arms, rbf(), NOISE)
+        return PosteriorSurrogate(fitter, 2**31, sampling, block_size)
 
     return make
 
 
 def on_filter(rate, **options):
     def make(arms):
-        hyperparameters = DriftHyperparameters(arms, rbf(), NOISE, rate)
-        return FilterSurrogate(hyperparameters, **options)
+        fitter = DriftFitter(arms, rbf(), NOISE, rate)
+        return FilterSurrogate(fitter, **options)
 
     return make
 

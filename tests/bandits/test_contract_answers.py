@@ -8,7 +8,7 @@ from botorch_bkb import BBKB, EpsilonGreedy, GPBandit, GPUCB, TVGPUCB
 from botorch_bkb.acquisition.confidence import NormDoubling, PracticalBKBWidth
 from botorch_bkb.acquisition.schedules import ConstantWidth
 from botorch_bkb.bandits import inducing, ThompsonPolicy
-from botorch_bkb.bandits.fitting import Hyperparameters
+from botorch_bkb.bandits.fitting import Fitter
 from botorch_bkb.optim import SumRule
 from tests.bandits import (
     ALL_BANDITS,
@@ -102,7 +102,7 @@ def test_float32_agrees_with_float64(bandit_class):
 def test_a_number_counts_posterior_deviations_and_a_width_does_not(
     confidence, maximize, options, monkeypatch
 ):
-    monkeypatch.setattr(Hyperparameters, "compares", False)  # bounds would be no sums
+    monkeypatch.setattr(Fitter, "compares", False)  # bounds would be no sums
     for bandit_class in [GPBandit] if options else [BBKB, GPUCB, TVGPUCB, GPBandit]:
         options = {"maximize": maximize, "confidence": confidence, **options}
         bandit = make_bandit(bandit_class, **options)

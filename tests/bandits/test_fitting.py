@@ -8,9 +8,10 @@ from botorch.exceptions.warnings import BotorchWarning
 from gpytorch.kernels import ScaleKernel
 
 from botorch_bkb import GPBandit
-from botorch_bkb.bandits import composite_to_learn, fitting, map_fit, ThompsonPolicy
-from botorch_bkb.bandits.fitting import Hyperparameters
-from botorch_bkb.models.kernels import TanimotoKernel
+from botorch_bkb.bandits import composite_to_learn, fitting, ThompsonPolicy
+from botorch_bkb.bandits.fitting import Fitter
+from botorch_bkb.bandits.observations import Results
+from botorch_bkb.models.kernels import learned, TanimotoKernel
 from tests.bandits import (
     assert_same,
     LEARNED,
@@ -70,13 +71,13 @@ def test_fits_come_at_every_ask_and_then_at_doubling_numbers_of_pulls(size, expe
 def test_a_fit_that_explains_nothing_says_so_once():
     arms = random_arms(30)
     noise = torch.randn(60, generator=torch.Generator().manual_seed(0)).double()
-    prior = Hyperparameters(arms, None, None)
+    fitter = Fitter(arms, None, None)
     # The prior of the noise is in favour of little: many repeats overrule it.
     indices = torch.arange(60) % 4
     times = torch.zeros(60)
     with pytest.warns(BotorchWarning, match="no better than noise alone"):
-        prior = prior.refitted(indices, noise, times, times)
-    prior.refitted(indices, noise, times, times)
+        fit = fitter.fit(fitter.start, Results(indices, noise, times, times))
+    fitter.fit(fit, Results(indices, noise, times, times))
 
 
 def test_units_come_first_and_hyper_parameters_from_four_pulls_on():
@@ -100,7 +101,7 @@ def test_one_fit_an_ask_and_none_by_asking_twice(monkeypatch):
         fits.append(mll)
         return mll
 
-    monkeypatch.setattr(map_fit, "fit_gpytorch_mll", counting)
+    monkeypatch.setattr(learned, "fit_gpytorch_mll", counting)
     bandit = make_bandit(GPBandit, **LEARNED)
     indices = torch.arange(10)
     bandit.add_observations(indices, true_rewards(bandit.arms)[indices])
@@ -196,7 +197,7 @@ def test_a_given_kernel_is_in_the_units_of_the_user():
     changed.add_observations(indices, factor * rewards)
     for bandit in (plain, changed):
         bandit.ask()
-    assert torch.equal(plain._surrogate.hyperparameters.features, arms)
+    assert torch.equal(plain._surrogate.fitter.features, arms)
     noise = changed.noise_variance / factor**2
     assert noise == pytest.approx(plain.noise_variance, rel=1e-3)
     mean, variance = plain.predict()
@@ -225,16 +226,16 @@ def test_thompson_sampling_fits_a_prior_mean():
     bandit = make_bandit(GPBandit, arms, policy=ThompsonPolicy(), **LEARNED)
     bandit.add_observations(torch.arange(len(arms)), rewards)
     bandit.ask(1)
-    fitted = bandit._surrogate.hyperparameters
+    fitted, features = bandit._surrogate.fit, bandit._surrogate.fitter.features
     assert rewards.mean() > 0.5
-    assert fitted.offset < 0.3
+    assert fitted.units.mean < 0.3
     # Generalized least squares gives the optimum of the likelihood in it, at the fitted
     # kernel and noise.
-    K = gram_matrix(fitted.covar_module, fitted.features)
+    K = gram_matrix(fitted.covar_module, features)
     K += fitted.noise_variance * np.eye(len(K))
     weights = np.linalg.solve(K, np.ones(len(K)))
     expected = weights @ rewards.numpy() / weights.sum()
-    assert abs(fitted.offset - expected) < 1e-2 * rewards.std().item()
+    assert abs(fitted.units.mean - expected) < 1e-2 * rewards.std().item()
 
 
 # The fit itself -----------------------------------------------------------------------
@@ -280,7 +281,7 @@ def test_a_fit_that_fails_keeps_the_hyper_parameters_with_a_warning(monkeypatch)
                 parameter.fill_(float("nan"))
         raise ModelFittingError("No luck.")
 
-    monkeypatch.setattr(map_fit, "fit_gpytorch_mll", fail)
+    monkeypatch.setattr(learned, "fit_gpytorch_mll", fail)
     bandit = make_bandit(GPBandit, **LEARNED)
     kernel = bits(bandit.covar_module)
     indices = torch.arange(10)

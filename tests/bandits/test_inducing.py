@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from botorch_bkb import BBKB
 from botorch_bkb.bandits import FiniteArmBandit, inducing, LeverageScoreSampling
-from botorch_bkb.bandits.fitting import Hyperparameters
+from botorch_bkb.bandits.fitting import Fitter
 from botorch_bkb.bandits.surrogates import PosteriorSurrogate
 from botorch_bkb.optim import FixedSize
 from tests.bandits import (
@@ -141,7 +141,7 @@ def test_few_pulled_arms_are_all_inducing(resampling, ceiling):
     for least in (8, 0):
         sampling = LeverageScoreSampling(0.05, resampling, max_inducing=ceiling)
         surrogate = PosteriorSurrogate(
-            Hyperparameters(ARMS, rbf(), 0.1),
+            Fitter(ARMS, rbf(), 0.1),
             2**31,
             sampling,
             exact_until=min(least, ceiling or least),

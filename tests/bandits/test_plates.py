@@ -117,7 +117,7 @@ def test_products_share_elements(same):
     shared = arms.components(chosen)[:, columns]
     assert (shared == shared[0]).all()
     everything = torch.arange(len(arms))
-    scale = bandit._surrogate.hyperparameters.scale**2
+    scale = bandit._surrogate.fit.units.std**2
     posterior = bandit._surrogate.posterior(bandit._observations)
     covariance = scale * posterior.covariance(everything, everything, False).numpy()
     mean, noise = bandit.predict()[0].numpy(), bandit.noise_variance

@@ -67,8 +67,8 @@ def dense_posterior(bandit, rows):
     noise = np.where(known > 0, known * slope**2, bandit.noise_variance)
     offset, scale = targets.mean(), targets.std()
     if known.any():
-        units = bandit._surrogate.hyperparameters
-        offset, scale = units.offset, units.scale
+        units = bandit._surrogate.fit.units
+        offset, scale = units.mean, units.std
     S, P = (x[bandit.inducing_indices] - low) / width, (x[arms] - low) / width
     X = (rows - low) / width
     grams = (S, S), (S, P), (S, X), (X, X)

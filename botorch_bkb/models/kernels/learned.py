@@ -1,14 +1,23 @@
-"""Kernels with priors, to be learned, and the parts of any kernel."""
+"""Kernels with priors, to be learned by maximum a posteriori, and such fits."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from numbers import Real
+from typing import Any
 
 import torch
+from botorch.exceptions.errors import ModelFittingError
+from botorch.exceptions.warnings import BotorchWarning
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import SingleTaskGP
 from botorch.models.kernels.categorical import CategoricalKernel
 from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
+from botorch.utils.constraints import LogTransformedInterval
+from gpytorch import Module
 from gpytorch.constraints import GreaterThan, Interval
 from gpytorch.kernels import (
     AdditiveKernel,
@@ -17,18 +26,133 @@ from gpytorch.kernels import (
     ProductKernel,
     ScaleKernel,
 )
+from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.priors import LogNormalPrior
-from torch import Tensor
+from torch import nn, Tensor
+from typing_extensions import override
 
-from botorch_bkb.models.kernels import AnovaKernel, TanimotoKernel
-from botorch_bkb.models.kernels.product import MixedKernel
+from botorch_bkb.models.kernels.tanimoto import TanimotoKernel
 from botorch_bkb.models.utils.bits import BitArms
+from botorch_bkb.models.utils.nystrom import dense_covariance
 
 
+# Covariances that a thread computes at once, so that they fit its cache.
+TILE = 2**15
+# Stands for no upper bound of a hyperparameter while it is fitted.
+LARGEST_PARAMETER = 1e10
 # Where the lengthscales of BoTorch's kernels stop.
 MIN_LENGTHSCALE = 0.025
 # A part of a sum that vanished would have no logarithm, over which fits search.
 MIN_OUTPUTSCALE = 1e-3
+
+
+class WeightedKernel(Kernel):
+    """A kernel with weights to learn, positive, log-normal around 1.
+
+    Args:
+        weight_shape: Their shape.
+        **kwargs: Options of ``gpytorch.kernels.Kernel``.
+    """
+
+    def __init__(self, weight_shape: tuple[int, ...], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.register_parameter("raw_weight", nn.Parameter(torch.zeros(weight_shape)))
+        bounds = Interval(1e-3, 1e3, transform=None, initial_value=1.0)
+        self.register_constraint("raw_weight", bounds)
+        self.register_prior(
+            "weight_prior",
+            LogNormalPrior(0.0, 1.0),
+            self._weight_param,
+            self._weight_closure,
+        )
+
+    @property
+    def weight(self) -> Tensor:
+        """The weights."""
+        return self.raw_weight_constraint.transform(self.raw_weight)
+
+    # Methods and no lambdas: a kernel with a prior can be pickled.
+    def _weight_param(self, module: WeightedKernel) -> Tensor:
+        return module.weight
+
+    def _weight_closure(self, module: WeightedKernel, value: Tensor) -> None:
+        module.initialize(raw_weight=value)
+
+
+class AnovaKernel(WeightedKernel):
+    r"""Effects of single features, and of their interactions.
+
+    The ANOVA kernel of [durrande2013anova]_ with RBF kernels and weights, ::
+
+        k(x, z) = prod_i (1 + w_i exp(-(x_i - z_i)^2 / (2 l_i^2))) / (1 + w_i)
+
+    Multiplied out, it is a sum over all sets of features. If weights are small, the
+    function is nearly a sum of functions of one feature each, and a few observations of
+    each value of a feature tell about all points with that value. A feature with a
+    weight of almost 0 does not matter.
+
+    Args:
+        num_features: The number ``d`` of features.
+        **kwargs: Options of ``gpytorch.kernels.Kernel``, as for the lengthscales.
+    """
+
+    has_lengthscale = True
+
+    def __init__(self, num_features: int, **kwargs: Any) -> None:
+        """Take the arguments that the class describes."""
+        super().__init__((1, num_features), ard_num_dims=num_features, **kwargs)
+
+    @property
+    def effective_lengthscale(self) -> Tensor:
+        """The ``1 x d`` lengthscales of RBF kernels with the same curvature at 0."""
+        return self.lengthscale * (1 + 1 / self.weight).sqrt()
+
+    @override
+    def forward(
+        self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any
+    ) -> Tensor:
+        scale = math.sqrt(2) * self.lengthscale
+        a, b = x1 / scale, x2 / scale
+        constant = 1 / (1 + self.weight[0])
+        if not (diag or torch.is_grad_enabled()) and a.dim() == b.dim() == 2:
+            return _in_tiles(a, b, constant)
+        if not diag:
+            a, b = a.unsqueeze(-2), b.unsqueeze(-3)
+        K = torch.ones_like(a[..., 0] + b[..., 0])
+        for u, v, c in zip(a.unbind(-1), b.unbind(-1), constant, strict=True):
+            K = K * (c + (1 - c) * torch.exp(-(u - v).square()))
+        return K
+
+
+class MixedKernel(WeightedKernel):
+    r"""A constant plus another kernel, ``(1 + w k(x, x')) / (1 + w)``.
+
+    With a small weight ``w`` the component hardly matters, with a large one only
+    similar values of it inform about each other.
+
+    Args:
+        base_kernel: The kernel ``k``, with ``k(x, x) = 1``.
+    """
+
+    has_lengthscale = False
+
+    def __init__(self, base_kernel: Kernel, **kwargs: Any) -> None:
+        super().__init__((), **kwargs)
+        self.base_kernel = base_kernel
+
+    @override
+    def forward(
+        self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any
+    ) -> Tensor:
+        if diag:
+            K = self.base_kernel(x1, x2, diag=True)
+        else:
+            K = dense_covariance(self.base_kernel, x1, x2)
+        return self.mixed(K)
+
+    def mixed(self, K: Tensor) -> Tensor:
+        """Return the values of the kernel, given those of ``k``."""
+        return (1 + self.weight * K) / (1 + self.weight)
 
 
 def tanimoto_to_learn(arms: BitArms) -> Kernel:
@@ -211,3 +335,92 @@ def variance_shares(covar_module: Kernel, points: Tensor) -> list[tuple[Kernel, 
     variances = [part(points, diag=True).mean().item() for part in parts]
     total = sum(variances) or 1.0
     return [(part, each / total) for part, each in zip(parts, variances, strict=True)]
+
+
+@torch.no_grad()
+def log_likelihood(model: SingleTaskGP) -> float:
+    """Return the log likelihood per pull, with the priors: the objective of a fit."""
+    mll = ExactMarginalLogLikelihood(model.likelihood, model).train()
+    return mll(model(*model.train_inputs), model.train_targets).item()
+
+
+@contextmanager
+def _logarithms(model: SingleTaskGP) -> Iterator[None]:
+    """Search over logarithms of hyperparameters during a fit.
+
+    Of lengthscales, variances and noise only ratios matter. In thirty dimensions L-BFGS
+    takes a tenth to a fiftieth of the steps that it takes over the numbers themselves.
+    """
+    plain = [
+        (*name.rpartition("."), constraint)
+        for name, parameter, constraint in Module.named_parameters_and_constraints(
+            model
+        )
+        if parameter.requires_grad and constraint is not None
+        if not constraint.enforced and (constraint.lower_bound > 0).all()
+    ]
+    for owner, _, name, constraint in plain:
+        upper = constraint.upper_bound.clamp_max(LARGEST_PARAMETER)
+        logarithm = LogTransformedInterval(constraint.lower_bound, upper)
+        _replace_constraint(model.get_submodule(owner), name, logarithm)
+    try:
+        yield
+    finally:
+        for owner, _, name, constraint in plain:
+            _replace_constraint(model.get_submodule(owner), name, constraint)
+
+
+@torch.no_grad()
+def _replace_constraint(module: Module, name: str, constraint: Interval) -> None:
+    """Give a parameter another constraint, and the same value."""
+    parameter: Tensor = getattr(module, name)
+    constraint = constraint.to(parameter)
+    # The logarithm of a bound and back may miss it by the last bit.
+    value = getattr(module, f"{name}_constraint").transform(parameter)
+    value = value.clamp(constraint.lower_bound, constraint.upper_bound)
+    module.register_constraint(name, constraint)  # may set an initial value
+    parameter.copy_(constraint.inverse_transform(value))
+
+
+def fit_or_warn(model: SingleTaskGP, num_pulls: int) -> bool:
+    """Fit a model; return whether that worked, and warn if not."""
+    try:
+        # Retries start from draws of the global generator, which is restored.
+        with torch.random.fork_rng(devices=[]), _logarithms(model):
+            torch.default_generator.manual_seed(num_pulls)
+            fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+    except ModelFittingError as error:
+        warnings.warn(
+            f"Fitting the hyperparameters to {num_pulls} pulls failed; the "
+            f"previous ones stay. {error}",
+            BotorchWarning,
+            stacklevel=2,
+        )
+        return False
+    return True
+
+
+def _in_tiles(a: Tensor, b: Tensor, constant: Tensor) -> Tensor:
+    """Return ``prod_i (c_i + (1 - c_i) exp(-(a_i - b_i)^2))``, computed in place.
+
+    Args:
+        a: An ``n x d`` tensor.
+        b: An ``n' x d`` tensor.
+        constant: The ``d`` numbers ``c_i``.
+    """
+    if len(a) > len(b):
+        return _in_tiles(b, a, constant).mT
+    K = a.new_ones(len(a), len(b))
+    columns = b.mT.contiguous()
+    log_rest = torch.log1p(-constant)
+    step = max(len(b), 1)
+    if a.device.type == "cpu":
+        step = max(TILE * torch.get_num_threads() // max(len(a), 1), 1)
+    for start in range(0, len(b), step):
+        tile = K[:, start : start + step]
+        part = columns[:, start : start + step]
+        for i, c in enumerate(constant.tolist()):
+            difference = a[:, i : i + 1] - part[i]
+            torch.addcmul(log_rest[i], difference, difference, value=-1, out=difference)
+            tile.mul_(difference.exp_().add_(c))
+    return K

@@ -15,7 +15,7 @@ from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel, ScaleKernel
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.models.kernels.anova import WeightedKernel
+from botorch_bkb.models.kernels.learned import MixedKernel
 from botorch_bkb.models.kernels.tanimoto import TanimotoKernel
 from botorch_bkb.models.utils.bits import BitArms
 from botorch_bkb.models.utils.nystrom import dense_covariance
@@ -24,37 +24,6 @@ from botorch_bkb.models.utils.nystrom import dense_covariance
 # All Tanimoto similarities of so many elements are kept, in at most 32 MiB: they have
 # no parameters, and every step of a fit needs them.
 MOST_SIMILAR = 2048
-
-
-class MixedKernel(WeightedKernel):
-    r"""A constant plus another kernel, ``(1 + w k(x, x')) / (1 + w)``.
-
-    With a small weight ``w`` the component hardly matters, with a large one only
-    similar values of it inform about each other.
-
-    Args:
-        base_kernel: The kernel ``k``, with ``k(x, x) = 1``.
-    """
-
-    has_lengthscale = False
-
-    def __init__(self, base_kernel: Kernel, **kwargs: Any) -> None:
-        super().__init__((), **kwargs)
-        self.base_kernel = base_kernel
-
-    @override
-    def forward(
-        self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any
-    ) -> Tensor:
-        if diag:
-            K = self.base_kernel(x1, x2, diag=True)
-        else:
-            K = dense_covariance(self.base_kernel, x1, x2)
-        return self.mixed(K)
-
-    def mixed(self, K: Tensor) -> Tensor:
-        """Return the values of the kernel, given those of ``k``."""
-        return (1 + self.weight * K) / (1 + self.weight)
 
 
 class Term(NamedTuple):

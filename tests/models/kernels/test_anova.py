@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, strategies
 
-from botorch_bkb.models.kernels import anova, AnovaKernel
+from botorch_bkb.models.kernels import AnovaKernel, learned
 from tests.reference import anova_covariance
 
 
@@ -42,7 +42,7 @@ def test_it_is_the_formula(sizes, tile, learns, dtype):
     n, m, d = sizes
     kernel, x, z = made(d, dtype), points(n, d, dtype=dtype), points(m, d, dtype=dtype)
     with pytest.MonkeyPatch.context() as patch, torch.set_grad_enabled(learns):
-        patch.setattr(anova, "TILE", tile)
+        patch.setattr(learned, "TILE", tile)
         found = kernel(x, z).to_dense().numpy(force=True)
     atol = 1e-12 if dtype == torch.double else 1e-5
     np.testing.assert_allclose(found, dense(kernel, x, z), atol=atol)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from botorch_bkb import BBKB, GPBandit, RGPUCB
 from botorch_bkb.arms import ArmTable, BitArms
-from botorch_bkb.bandits.fitting import Hyperparameters
+from botorch_bkb.bandits.fitting import Fitter
 from botorch_bkb.models.kernels import TanimotoKernel
 from botorch_bkb.models.utils.nystrom import dense_covariance
 
@@ -202,7 +202,7 @@ def test_any_bandit_does_with_bytes_what_it_does_with_floats(bandit_class, most)
 
 def test_only_numbers_beside_the_bits_are_scaled():
     packed, dense = packed_and_dense(1, True)
-    features = Hyperparameters(packed, None, None).features
+    features = Fitter(packed, None, None).features
     assert isinstance(features, BitArms)
     numbers = dense[:, NUM_BITS:]
     low, high = numbers.amin(dim=0), numbers.amax(dim=0)
