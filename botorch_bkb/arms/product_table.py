@@ -195,10 +195,8 @@ class ProductMask:
     closed: Tensor
     among: Tensor | None = None
 
-    def is_part_of(self, other: ProductMask | None) -> bool:
+    def is_part_of(self, other: ProductMask) -> bool:
         """Whether every product that is available here is available there."""
-        if other is None:
-            return True
         if other.among is not None or not other.rows.fixed.items() <= (
             self.rows.fixed.items()
         ):

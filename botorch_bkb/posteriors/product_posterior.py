@@ -36,7 +36,6 @@ from botorch_bkb.models.utils.rows import positions_in
 from botorch_bkb.posteriors.basis import Basis, sums_of
 from botorch_bkb.posteriors.posterior import Ranked, StaticPosterior
 from botorch_bkb.posteriors.product_search import (
-    Found,
     products_of,
     Search,
     STAGES,
@@ -135,7 +134,7 @@ class ProductPosterior(StaticPosterior):
         self.lost_rows = L[:0]
         self.feature_bytes = self.num_arms * len(L) * L.element_size()  # never held
         self.root = self._leading_rows()
-        self.earlier: Found | None = None
+        self.earlier: Search | None = None
         self._evaluated = [0]  # shared with the posteriors given more pulls
         self._prepare()
 
@@ -168,7 +167,7 @@ class ProductPosterior(StaticPosterior):
 
     def _prepare(self) -> None:
         """Compute what a pass needs: tables, and the rows that bound variances."""
-        self.found: Found | None = None
+        self.found: Search | None = None
         lost = self.lost_rows
         rows = torch.cat([self.alpha.unsqueeze(0), self.root])
         rows = torch.nn.functional.pad(rows, (0, lost.shape[-1] - rows.shape[-1]))
@@ -272,13 +271,25 @@ class ProductPosterior(StaticPosterior):
         """
         return sum_of_products(self._tables, self.arms.components(indices))
 
-    def scattered(self, size: int, competes: ProductMask | None = None) -> Tensor:
-        """Return products at distances of the golden ratio, ascending."""
-        arms = self.arms if competes is None else competes.rows
+    def scattered(
+        self, size: int, competes: ProductMask | None = None, start: int = 0
+    ) -> Tensor:
+        """Return products at distances of the golden ratio, ascending.
+
+        Args:
+            size: How many, at most.
+            competes: The product space is that of this mask, if there is one.
+            start: How many others come before these.
+        """
+        arms = self._space(competes)
         num_arms = arms.num_matching
-        numbers = torch.arange(min(num_arms, size), device=self.arms.device)
-        numbers = numbers * scattered_step(num_arms) % num_arms
-        return arms.matching(numbers).unique()
+        step = scattered_step(num_arms)
+        size = max(0, min(num_arms - start, size))
+        numbers = torch.arange(size, device=self.arms.device) * step
+        return arms.matching((start * step % num_arms + numbers) % num_arms).unique()
+
+    def _space(self, competes: ProductMask | None) -> ProductArms:
+        return self.arms if competes is None else competes.rows
 
     @property
     def chunk_size(self) -> int:
@@ -293,8 +304,9 @@ class ProductPosterior(StaticPosterior):
     ) -> Ranked:
         if competes is not None and competes.among is not None:
             search = Search(self, scale, size, competes)
-            search.evaluate(Ranked.merged([search.upper(competes.among)]))
-            return search.found
+            upper = search.upper(self, competes.among)
+            search.evaluate(self, Ranked.merged([upper]))
+            return search.ranked
         size = min(size, self.num_arms)
         return self.find(scale, size, competes, size)[0]
 
@@ -315,7 +327,7 @@ class ProductPosterior(StaticPosterior):
         size: int,
         competes: ProductMask | None,
         enough: int,
-    ) -> tuple[Ranked, Found]:
+    ) -> tuple[Ranked, Search]:
         """Return the largest bounds, and the pass that has found them.
 
         Args:
@@ -341,38 +353,46 @@ class ProductPosterior(StaticPosterior):
                 return ranked, found
             target *= 4
 
-    def _largest(self, found: Found, size: int, competes: ProductMask | None) -> Ranked:
+    def _largest(
+        self, found: Search, size: int, competes: ProductMask | None
+    ) -> Ranked:
         """Return the exact bounds that are larger than all that were not found."""
         search = Search(self, found.scale, size, competes, found.floor)
-        search.evaluate(found.ranked)
-        return search.found
+        search.evaluate(self, found.ranked)
+        return search.ranked
 
     def _prior_pass(
         self, scale: float, enough: int, competes: ProductMask | None
-    ) -> Found:
-        """Return scattered products, which stand for all: nothing tells them apart."""
-        size = NUM_SCATTERED
-        while True:
-            search = Search(self, scale, size, competes)
-            search.add(self.scattered(size, competes))
-            search.cut()
-            if len(search.found.arms) >= enough or size >= self.num_arms:
-                return Found(scale, competes, search.found, search.floor)
-            size *= 4
+    ) -> Search:
+        """Return scattered products, which stand for all: nothing tells them apart.
 
-    def _pass(self, scale: float, target: int, competes: ProductMask | None) -> Found:
+        Block by block, since few may compete. Only these are kept.
+        """
+        search = Search(self, scale, self.num_arms, competes)
+        target, space = NUM_SCATTERED, self._space(competes)
+        for start in range(0, space.num_matching, NUM_SCATTERED):
+            search.add(self, self.scattered(NUM_SCATTERED, competes, start))
+            if start + NUM_SCATTERED >= target:
+                search.cut()
+                if len(search.ranked.arms) >= enough:
+                    break
+                target *= 4
+        search.cut()
+        return search
+
+    def _pass(self, scale: float, target: int, competes: ProductMask | None) -> Search:
         """Return about ``target`` of the largest bounds."""
         sample = self.scattered(NUM_SCATTERED, competes)
-        num_arms = (self.arms if competes is None else competes.rows).num_matching
+        num_arms = self._space(competes).num_matching
         rank = math.ceil(target * len(sample) / num_arms)
         start = Search(self, scale, rank, competes)
-        start.evaluate(Ranked.merged([start.upper(sample)]))
+        start.evaluate(self, Ranked.merged([start.upper(self, sample)]))
         floor = start.floor - start.margin
         search = Search(self, scale, 4 * target, competes, floor)
         for part in self._candidates(search):
-            search.add(part)
+            search.add(self, part)
         search.cut()
-        return Found(scale, competes, search.found, search.floor)
+        return search
 
     def _candidates(self, search: Search) -> Iterator[Tensor]:
         """Yield products that may reach the floor."""
@@ -383,7 +403,7 @@ class ProductPosterior(StaticPosterior):
         num_last = math.prod(sizes[first:])
         num_first = self.num_arms // num_last
         device = self.arms.device
-        space = self.arms if search.competes is None else search.competes.rows
+        space = self._space(search.available)
         ends = torch.arange(num_last, device=device)
         ends = ends[space.matches(torch.unravel_index(ends, sizes[first:]), first)]
         last = torch.unravel_index(ends, sizes[first:])

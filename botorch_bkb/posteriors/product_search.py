@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import NamedTuple, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -19,35 +19,15 @@ if TYPE_CHECKING:
 
 # Rows of R after which products are dropped.
 STAGES = (0, 4, 16, 64)
-# With over four times as many inducing products, results of so many near ones bound
-# variances, too, unless that costs more than exact variances. An exact one costs the
-# squared number of inducing products, and a group of products with the same near ones:
+# With more than four times as many inducing products, the variance given the results of
+# this many near ones is another upper bound.
 NUM_NEAR = 128
+# Products with the same near results are a group, and share a Cholesky factor. They are
+# bounded so unless that costs more than exact variances: the squared number of inducing
+# products for each product, against this number for each group.
 GROUP_COST = 2**26
 # What rounding may add to a bound in double precision, in prior standard deviations.
 MARGIN = 1e-6
-
-
-class Found(NamedTuple):
-    """What a pass has found: all products whose bounds may exceed a floor.
-
-    Attributes:
-        scale: The number of standard deviations.
-        competes: Which products competed; all if None.
-        ranked: The products, by falling bounds, which may be too large.
-        floor: No other bound exceeds it.
-    """
-
-    scale: float
-    competes: ProductMask | None
-    ranked: Ranked
-    floor: float
-
-    def covers(self, scale: float, competes: ProductMask | None) -> bool:
-        """Whether these are bounds of that scale, of all products that compete."""
-        if competes is None:
-            return scale == self.scale and self.competes is None
-        return scale == self.scale and competes.is_part_of(self.competes)
 
 
 class Search:
@@ -57,8 +37,11 @@ class Search:
         posterior: The posterior.
         scale: The number of standard deviations.
         size: How many bounds are kept.
-        competes: Which products compete; all if None.
+        available: Which products compete; all if None.
         floor: Lower bounds are dropped. It rises when ``size`` are larger.
+
+    Attributes:
+        ranked: The products found, by falling bounds, which may be too large.
     """
 
     def __init__(
@@ -66,80 +49,79 @@ class Search:
         posterior: ProductPosterior,
         scale: float,
         size: int,
-        competes: ProductMask | None,
+        available: ProductMask | None,
         floor: float = -math.inf,
     ) -> None:
-        self.posterior = posterior
         self.scale = scale
         self.size = size
-        self.competes = competes
+        self.available = available
         self.floor = floor
-        self.found = Ranked(posterior.like, posterior.pulled_indices[:0])
+        self.ranked = Ranked(posterior.like, posterior.pulled_indices[:0])
         self._more: list[Ranked] = []
-        self._num_more = 0
         std = math.sqrt(posterior.max_prior_variance)
         self.margin = MARGIN * (1 + scale) * std + posterior.errors[0].item()
+
+    def covers(self, scale: float, available: ProductMask | None) -> bool:
+        """Whether these are bounds of that scale, of all products that compete."""
+        if self.available is None or scale != self.scale:
+            return scale == self.scale
+        return available is not None and available.is_part_of(self.available)
 
     @property
     def low(self) -> float:
         """A bound that is lower, as computed, is lower than the floor."""
         return self.floor - self.margin
 
-    def add(self, indices: Tensor) -> None:
+    def add(self, posterior: ProductPosterior, indices: Tensor) -> None:
         """Look at upper bounds of more products."""
-        self._keep(self._allowed(self.upper(indices)))
-        if self._num_more >= self.size:
+        self._more.append(self._allowed(self.upper(posterior, indices)))
+        if sum(len(more.arms) for more in self._more) >= self.size:
             self.cut()
 
-    def evaluate(self, upper: Ranked) -> None:
+    def evaluate(self, posterior: ProductPosterior, upper: Ranked) -> None:
         """Look at the exact bounds of more products, given upper ones in order."""
-        posterior, size = self.posterior, self.posterior.chunk_size
-        parts = zip(*(column.split(size) for column in upper), strict=True)
-        for part in parts:
+        parts = (column.split(posterior.chunk_size) for column in upper)
+        for part in zip(*parts, strict=True):
             bounds, indices = self._allowed(Ranked(*part))
             if len(bounds) and bounds[0] < self.floor:
                 break
             posterior.count_evaluated(len(indices))
             _, mean, residual, projected = posterior.moments(indices)
             std = (residual + projected).sqrt()
-            self._keep(Ranked(mean + self.scale * std, indices))
+            self._more.append(Ranked(mean + self.scale * std, indices))
             self.cut()
 
     def _allowed(self, ranked: Ranked) -> Ranked:
-        if self.competes is None:
+        if self.available is None:
             return ranked
-        allowed = self.competes.allows(ranked.arms)
+        allowed = self.available.allows(ranked.arms)
         return Ranked(ranked.values[allowed], ranked.arms[allowed])
-
-    def _keep(self, more: Ranked) -> None:
-        self._more.append(more)
-        self._num_more += len(more.arms)
 
     def cut(self) -> None:
         """Keep the largest bounds only, in order."""
-        found = Ranked.merged([self.found, *self._more])
-        self._more, self._num_more = [], 0
-        if len(found.arms) > self.size:
-            self.floor = max(self.floor, found.values[self.size].item())
-            found = found.first(self.size)
-        reaches = found.values >= self.floor
-        self.found = Ranked(*(column[reaches] for column in found))
+        ranked = Ranked.merged([self.ranked, *self._more])
+        self._more = []
+        if len(ranked.arms) > self.size:
+            self.floor = max(self.floor, ranked.values[self.size].item())
+            ranked = ranked.first(self.size)
+        reaches = ranked.values >= self.floor
+        self.ranked = Ranked(*(column[reaches] for column in ranked))
 
-    def upper(self, indices: Tensor) -> Ranked:
+    def upper(self, posterior: ProductPosterior, indices: Tensor) -> Ranked:
         """Return the products that may reach the floor, and upper bounds."""
-        posterior = self.posterior
-        parts = [self._leading(part) for part in indices.split(posterior.chunk_size)]
+        chunks = indices.split(posterior.chunk_size)
+        parts = [self._leading(posterior, chunk) for chunk in chunks]
         ranked = Ranked(*map(torch.cat, zip(*parts, strict=True)))
         if self.scale and len(posterior.basis.L) > 4 * NUM_NEAR:
-            ranked = self._near(ranked)
+            ranked = self._near(posterior, ranked)
         return Ranked(ranked.values + self.margin, ranked.arms)
 
-    def _leading(self, indices: Tensor) -> Ranked:
+    def _leading(self, posterior: ProductPosterior, indices: Tensor) -> Ranked:
         """Return the products that reach the floor given rows of R, and their bounds.
 
         As computed: rounding may make them too small by the margin.
         """
-        posterior, scale = self.posterior, self.scale
+        scale = self.scale
         K = sum_of_products(posterior.single, posterior.arms.components(indices))
         bounds = mean = K @ posterior.weights[0]
         variance = torch.full_like(mean, posterior.max_prior_variance)
@@ -154,14 +136,13 @@ class Search:
                 mean, variance = mean[reach], variance[reach]
         return Ranked(bounds.to(posterior.like), indices)
 
-    def _near(self, upper: Ranked) -> Ranked:
+    def _near(self, posterior: ProductPosterior, upper: Ranked) -> Ranked:
         """Return bounds from the results of near products: fewer leave more variance.
 
         Products that differ in one component only use the same results, and share their
         Cholesky factor.
         """
-        posterior, arms = self.posterior, self.posterior.arms
-        indices = upper.arms
+        arms, indices = posterior.arms, upper.arms
         positions = arms.components(indices)
         groups = []
         for column in range(len(arms.sizes)):

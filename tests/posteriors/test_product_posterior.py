@@ -169,3 +169,20 @@ def test_few_products_are_evaluated_exactly_once_there_are_observations():
     posterior.update(pulled, pulled, torch.ones(len(pulled)), rewards)
     posterior.largest_bounds(1.0, 10)
     assert 0 < posterior.num_evaluated < 0.1 * len(arms)
+
+
+def test_without_rewards_few_products_are_found_in_blocks_of_a_large_space():
+    sizes = []
+
+    def forbidden(positions):
+        sizes.append(len(positions))
+        return (positions != positions[:, :1]).any(dim=-1) | (positions[:, 0] % 50 != 7)
+
+    x = np.arange(100.0)
+    arms = ProductArms({"a": x, "b": x, "c": x}, forbidden)
+    posterior = ProductPosterior(arms, arms.kernel_to_learn(), NOISE)
+    mask = ProductMask(arms, torch.tensor([], dtype=torch.long))
+    found = posterior.largest_bounds(1.0, 5, mask).arms.sort().values
+    assert found.tolist() == [70_707, 575_757]
+    assert max(sizes) <= product_posterior.NUM_SCATTERED
+    assert sum(sizes) >= len(arms)
