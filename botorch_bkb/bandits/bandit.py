@@ -19,7 +19,7 @@ from botorch_bkb.acquisition.schedules import (
 from botorch_bkb.arms import ArmTable, PullLimits
 from botorch_bkb.arms.product_table import table_of
 from botorch_bkb.bandits.base import all_or_nothing, Array, Bandit, locked, Values
-from botorch_bkb.bandits.observations import Observations
+from botorch_bkb.bandits.observations import Observations, Pull
 from botorch_bkb.bandits.policies import as_policy, Decision, Policy, ThompsonPolicy
 from botorch_bkb.bandits.surrogates import ArmSurrogate
 from botorch_bkb.checks import (
@@ -215,9 +215,9 @@ class FiniteArmBandit(Bandit):
         available: Values | None,
         arms: Array | None,
         time: float | None,
-        **options: Any,
+        columns: Sequence[int] | None = None,
     ) -> Tensor:
-        """Choose a batch, with ``options`` of ``_select``; it becomes pending."""
+        """Choose a batch, see :meth:`_select`; it becomes pending."""
         observations = self._observations
         time = self._checked_time(time, earliest=observations.now)
         now = self.decision_time if time is None else time
@@ -225,22 +225,34 @@ class FiniteArmBandit(Bandit):
         limits = self._pull_limits(on_offer, size)
         self._surrogate.posterior(observations)
         threads = threads_for(self._surrogate.feature_bytes(observations.num_pulls))
-        with threads, self._restored_after_errors():
-            self._surrogate.update(observations, now)
-            surrogate = self._surrogate
+        # After an error, the surrogate of before computes its posterior anew.
+        surrogate = self._surrogate = self._surrogate.taken_over()
+        with threads:
+            surrogate.update(observations, now)
             if len(new):
                 surrogate = surrogate.extended(new, observations)
             generator = seeded_generator(surrogate.seed, ASKS, self.num_batches)
-            pending = list(observations.pending.values())
-            posterior = surrogate.at(observations, now, pending)
-            args = surrogate, posterior, size, limits, generator
-            indices = self._select(*args, **options)
+            posterior = self._decide(surrogate, now)
+            indices = self._select(
+                surrogate, posterior, size, limits, generator, columns
+            )
             if len(new):
                 indices = self._keep_chosen(new, indices)
             scores = self._scores(indices, now)
-            observations.ask(indices.tolist(), scores.tolist(), now)
-            self.num_batches += 1
+        observations.ask(indices.tolist(), scores.tolist(), now)
+        self.num_batches += 1
         return indices
+
+    def _decide(
+        self, surrogate: ArmSurrogate, time: float, chosen: Sequence[int] = ()
+    ) -> Decision:
+        """Return the posterior given pending pulls, and those of chosen arms.
+
+        The chosen arms have no leverage scores, which only batch rules need.
+        """
+        pulls = [*self._observations.pending.values()]
+        pulls += [Pull(arm, 0.0, time) for arm in chosen]
+        return surrogate.at(self._observations, time, pulls)
 
     def _pull_limits(self, available: Tensor | None, size: int) -> PullLimits:
         """Return how many pulls each arm allows, in a batch of at most ``size``."""
@@ -255,15 +267,20 @@ class FiniteArmBandit(Bandit):
         size: int,
         limits: PullLimits,
         generator: torch.Generator,
+        columns: Sequence[int] | None = None,
     ) -> Tensor:
-        """Return the batch that the policy chooses, given an updated surrogate."""
+        """Return the batch that the policy chooses, given an updated surrogate.
+
+        Its arms have the same values in the ``columns``, if the class can do that.
+        """
         first = self._opening_arm(posterior, limits, generator)
         if first is not None and self.batch_rule.opens_with_one_pull:
             size = 1
-        return self._select_from(posterior, size, limits, first, generator)
+        return self._select_from(surrogate, posterior, size, limits, first, generator)
 
     def _select_from(
         self,
+        surrogate: ArmSurrogate,
         posterior: Decision,
         size: int,
         limits: PullLimits,
@@ -273,7 +290,7 @@ class FiniteArmBandit(Bandit):
         """Return a batch of at most ``size``, whose first arm may be chosen already."""
         moments, rule, limits = posterior.moments, self.batch_rule, limits.copy()
         num_pending = len(self._observations.pending)
-        width = partial(self._width, self._surrogate, moments, num_pending)
+        width = partial(self._width, surrogate, moments, num_pending)
         choices = self.policy.choices(posterior, rule, limits, width, generator)
         batch = rule.open(moments, moments.like.new_tensor(posterior.given_scores))
         return self._indices(fill_batch(choices, batch, size, first))
@@ -294,7 +311,7 @@ class FiniteArmBandit(Bandit):
         """Return a uniformly drawn arm if no pull counts yet, else None."""
         if len(posterior.moments.pulled_indices) or posterior.given_scores:
             return None
-        if self.num_pulls or self._observations.pending:  # of an earlier block
+        if self._observations.num_used:  # in an earlier block
             return limits.draw(generator)
         number = opening_number(self._surrogate.seed, self.num_batches)
         return limits.numbered(number % limits.num_open)
@@ -316,7 +333,7 @@ class FiniteArmBandit(Bandit):
         """Take back told results, such as a mistyped reward.
 
         Pulls that were asked for are pending again; results that were added are gone.
-        The next ask fits again what is learned, and rebuilds the posterior.
+        The next ask fits learned hyperparameters again, and rebuilds the posterior.
 
         Args:
             indices: The ``q`` arms.

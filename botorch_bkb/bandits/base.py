@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from copy import copy
 from functools import wraps
 from pathlib import Path
@@ -112,7 +111,7 @@ class Bandit(ABC):
             vars(other).update(self.__getstate__(), _preview=None)
             # An update changes the posterior in place, so the copy computes its own.
             other._surrogate = copy(self._surrogate)
-            other._surrogate.restore(self._surrogate.state)
+            other._surrogate.restore(other._surrogate.state)
         return other
 
     @override
@@ -130,15 +129,15 @@ class Bandit(ABC):
     def noise_variance(self) -> float:
         """Lambda at the last ask, in the original scale.
 
-        That of good rewards if poor ones are warped.
+        The noise variance of good rewards if poor ones are warped.
         """
         return self._surrogate.fit.original_noise_variance
 
     @property
     def warp(self) -> LogWarp | None:
-        """What the last ask did to rewards, minus rewards if these are minimized.
+        """The transformation of rewards (negated if minimized) at the last ask.
 
-        None if it took them as they are, as under a kernel that is given.
+        None if rewards were not transformed, as with a given kernel.
         """
         return self._surrogate.fit.units.warp
 
@@ -256,16 +255,6 @@ class Bandit(ABC):
         self._preview = self._surrogate.preview(observations, time)
         return self._preview
 
-    @contextmanager
-    def _restored_after_errors(self) -> Iterator[None]:
-        """Restore the surrogate after an error or an interrupt."""
-        surrogate, state = self._surrogate, self._surrogate.state
-        try:
-            yield
-        except BaseException:
-            surrogate.restore(state)
-            raise
-
     @locked
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the next ``ask`` depends on, ``O(pulls)`` numbers.
@@ -287,7 +276,7 @@ class Bandit(ABC):
 
     @all_or_nothing
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned; picks go on up to rounding.
+        """Restore what :meth:`state_dict` returned; later picks agree up to rounding.
 
         Raises:
             InputDataError: If the state is that of another kind of bandit, of other
@@ -319,7 +308,7 @@ class Bandit(ABC):
         """Write the state to a file; a crash leaves the old one or the new one.
 
         When it is next needed, the posterior is recomputed, as after :meth:`load`, so
-        that this bandit and one that loads the file go on alike to the last bit.
+        that this bandit and one that loads the file choose the same arms.
         Unfinished files of killed processes are removed by the next save.
 
         Args:

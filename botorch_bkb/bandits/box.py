@@ -39,7 +39,7 @@ from botorch_bkb.models.kernels.learned import composite_to_learn
 from botorch_bkb.models.utils.draws import as_generator, ASKS, seed_of, seeded_generator
 
 
-# What is learned from fewer points, which a bound chose, misleads for long.
+# Hyperparameters fitted to fewer points, chosen by a bound, mislead many later asks.
 DESIGN_POINTS_PER_DIMENSION = 2
 
 
@@ -77,7 +77,7 @@ class BoxBandit(Bandit):
             :mod:`botorch_bkb.generation.paths`, in the units of the kernel. The default
             is random Fourier features (stationary kernels, products and sums).
 
-    What is None is fitted by maximum a posteriori, as in
+    Kernel or noise that is None is fitted by maximum a posteriori, as in
     :class:`~botorch_bkb.GPBandit`, with a constant prior mean. A kernel that is learned
     works on the unit cube and on standardized rewards. Every answer is in the original
     scale. **Fitted hyperparameters void the regret guarantees.**
@@ -170,14 +170,14 @@ class BoxBandit(Bandit):
         """
         size = self.batch_size if size is None else size
         check_size("size", size)
-        with self._restored_after_errors():
-            first = self._design(size)
-            rest = self._ask_model(size - len(first), first)
-            points = torch.cat([first, rest])
-            # Rounding may leave the box by a bit.
-            points = points.clamp(*self.bounds).detach().to(self._dtype)
-            self._observations.ask_points(points.to(self.bounds))
-            self.num_batches += 1
+        self._surrogate = self._surrogate.taken_over()
+        first = self._design(size)
+        rest = self._ask_model(size - len(first), first)
+        points = torch.cat([first, rest])
+        # Rounding may leave the box by a bit.
+        points = points.clamp(*self.bounds).detach().to(self._dtype)
+        self._observations.ask_points(points.to(self.bounds))
+        self.num_batches += 1
         return points
 
     @locked
@@ -273,9 +273,9 @@ class BoxBandit(Bandit):
         """
         dimension, num_points = self.bounds.shape[-1], 0
         if self._surrogate.fitter.learns:
-            known = self.num_pulls + len(self._observations.pending)
-            missing = DESIGN_POINTS_PER_DIMENSION * dimension - known
-            # Without a result there is no model to go on by.
+            used = self._observations.num_used
+            missing = DESIGN_POINTS_PER_DIMENSION * dimension - used
+            # Without a result, all points are of the design.
             num_points = size if self.num_pulls == 0 else min(size, max(0, missing))
         if num_points == 0:
             return self.bounds[:0]

@@ -1,4 +1,4 @@
-"""Policies over a box: which points to ask for, given a model and what is pending."""
+"""Policies over a box: which points to ask for, given a model."""
 
 from __future__ import annotations
 

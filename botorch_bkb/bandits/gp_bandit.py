@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, cast, Literal
 
@@ -25,18 +26,24 @@ from botorch_bkb.bandits.drifting import (
 )
 from botorch_bkb.bandits.fitting import Fitter
 from botorch_bkb.bandits.inducing import LeverageScoreSampling, MIN_INDUCING
-from botorch_bkb.bandits.observations import DEVIATIONS_OF_95_PERCENT, Pull
-from botorch_bkb.bandits.plates import best_plate, checked_columns
+from botorch_bkb.bandits.observations import DEVIATIONS_OF_95_PERCENT
+from botorch_bkb.bandits.plates import (
+    checked_columns,
+    plate_masks,
+    plate_values,
+)
 from botorch_bkb.bandits.policies import as_policy, Decision, Policy
-from botorch_bkb.bandits.progress import Progress, progress_of
+from botorch_bkb.bandits.progress import calibrated, LEVEL, NUM_DRAWS, Progress
 from botorch_bkb.bandits.surrogates import (
     ArmSurrogate,
     PosteriorSurrogate,
 )
 from botorch_bkb.checks import check_choice, check_number, check_size
 from botorch_bkb.models.kernels.product import ComponentKernel
+from botorch_bkb.models.utils.draws import ASKS, PROGRESS, seeded_generator
 from botorch_bkb.models.utils.rows import positions_in
 from botorch_bkb.posteriors import ArmPosterior, ProductPosterior
+from botorch_bkb.posteriors.batch_rise import expected_rises
 from botorch_bkb.posteriors.upper_bounds import best_arm_limits
 
 
@@ -45,10 +52,10 @@ Goal = Literal["best_arm", "regret"]
 PRACTICAL_WIDTH = DeviationWidth(1.0, noise_deviations=1.0)
 # Rough detail adds the same variance to every arm without measurements.
 DETAIL_WIDTH = DeviationWidth(1.25, noise_deviations=1.0)
-# The longest run of pulls without a new arm: a share of all pulls, and a least number.
+# The most pulls in a row without a new arm: a share of all pulls, five at least.
 NEW_ARM_SHARE = 1 / 8
 NEW_ARM_PATIENCE = 5
-# So many failures in a row retire an arm.
+# An arm is retired when its pulls have failed this often without a reward in between.
 MOST_FAILURES = 2
 
 
@@ -271,7 +278,7 @@ class GPBandit(FiniteArmBandit):
     ) -> tuple[Tensor, Tensor]:
         """Return the ends of 95 % intervals of rewards with noise variances.
 
-        The noise is that of good rewards if poor ones are warped.
+        If poor rewards are warped, these are noise variances of good ones.
         """
         surrogate, moments = self._present()
         units, sign = surrogate.fit.units, self._observations.sign
@@ -298,7 +305,42 @@ class GPBandit(FiniteArmBandit):
             UnsupportedError: If the objective drifts.
         """
         check_size("n", n)
-        return progress_of(self, n, None if indices is None else self._rows(indices))
+        if indices is not None and not len(self._rows(indices)):
+            raise InputDataError(
+                "Expected `indices` of one arm at least, but got none."
+            )
+        if not self.num_pulls or self.drifts:
+            error = UnsupportedError if self.drifts else InputDataError
+            raise error(
+                "Expected observations of an objective that does not change, but "
+                + ("this one drifts." if self.drifts else "there are none yet.")
+            )
+        surrogate = self._predictor()
+        posterior = self._decide(surrogate, self.decision_time)
+        if indices is None:
+            limits = self._pull_limits(self._table.offered()[0], n)
+            generator = seeded_generator(surrogate.seed, ASKS, self.num_batches)
+            batch = self._select(surrogate, posterior, n, limits, generator)
+            given = posterior.given
+        else:
+            batch = self._rows(indices)
+            others = Counter(self._observations.pending_arms().tolist()) - Counter(
+                batch.tolist()
+            )
+            given = posterior.moments.given(others)
+        generator = seeded_generator(surrogate.seed, PROGRESS, self.num_pulls)
+        table, measured = self._table, self.observed_arms
+        (rise,) = expected_rises(given, [batch], table.competing(), generator)
+        best = self.maximizer_distribution(NUM_DRAWS, generator)
+        is_new = ~torch.isin(
+            table.first_equal(best.indices), table.first_equal(measured)
+        )
+        share = calibrated(is_new.double().mean().item())
+        return Progress(
+            rise * surrogate.fit.units.std,
+            share if table.has_others(measured) else 0.0,
+            best.credible_set(LEVEL),
+        )
 
     @property
     def kernel_to_learn(self) -> Callable[[Tensor], Kernel] | None:
@@ -364,7 +406,7 @@ class GPBandit(FiniteArmBandit):
                 "drift. Pass `available` for the arms of this round."
             )
         columns = checked_columns(self.arms, same)
-        return self._ask(n, available, None, time, columns=columns)
+        return self._ask(n, available, None, time, columns)
 
     @override
     @all_or_nothing
@@ -402,29 +444,61 @@ class GPBandit(FiniteArmBandit):
         columns: Sequence[int] | None = None,
     ) -> Tensor:
         if columns is not None:
-            args = surrogate, posterior, size, limits, columns, generator
-            return best_plate(self, *args)
+            return self._best_plate(
+                surrogate, posterior, size, limits, generator, columns
+            )
         are_distinct = self.goal == "best_arm"
         size = min(size, limits.num_open if are_distinct else limits.total(size))
-        time, pending = posterior.time, list(self._observations.pending.values())
         left = self._open_for_goal(posterior, limits, size, self._indices([]))
         first = self._opening_arm(posterior, left, generator)
         if self._new_arm_is_due():
             tried = self._indices(sorted(self._observations.tried))
             new = left.closed(tried)
             if new.num_open:
-                first = int(self._select_from(posterior, 1, new, None, generator))
-        chosen = self._select_from(posterior, size, left, first, generator)
+                first = int(
+                    self._select_from(surrogate, posterior, 1, new, None, generator)
+                )
+        chosen = self._select_from(surrogate, posterior, size, left, first, generator)
         while (missing := size - len(chosen)) > 0:
-            # All new products are in the batch: it goes on with others.
-            scores = posterior.moments.leverage_scores_of(chosen).tolist()
-            arms = map(Pull, chosen.tolist(), scores, [time] * len(chosen))
-            posterior = surrogate.at(self._observations, time, [*pending, *arms])
+            # All new products are in the batch; measured ones fill it.
+            posterior = self._decide(surrogate, posterior.time, chosen.tolist())
             left = limits.closed(chosen)
             left = self._open_for_goal(posterior, left, missing, chosen)
-            more = self._select_from(posterior, missing, left, None, generator)
+            more = self._select_from(
+                surrogate, posterior, missing, left, None, generator
+            )
             chosen = torch.cat([chosen, more])
         return chosen
+
+    def _best_plate(
+        self,
+        surrogate: ArmSurrogate,
+        posterior: Decision,
+        size: int,
+        limits: PullLimits,
+        generator: torch.Generator,
+        columns: Sequence[int],
+    ) -> Tensor:
+        """Return the batch of the largest expected rise, of one value of columns."""
+        size = min(size, limits.total(size))
+        values = plate_values(posterior.moments, self.arms, limits.allowed, columns)
+        if isinstance(limits, ProductLimits):
+            plates: list[PullLimits] = [
+                limits.fixing(dict(zip(columns, map(int, value), strict=True)))
+                for value in values.tolist()
+            ]
+        else:
+            masks = plate_masks(self.arms, columns, values)
+            masks = masks if limits.available is None else masks & limits.available
+            plates = [self._pull_limits(mask, size) for mask in masks]
+        batches = [
+            self._select(surrogate, posterior, size, plate, generator.clone_state())
+            for plate in plates
+        ]
+        numbers = seeded_generator(surrogate.seed, PROGRESS, self.num_pulls)
+        competes = self._table.competing()
+        rises = expected_rises(posterior.given, batches, competes, numbers)
+        return batches[rises.index(max(rises))]
 
     def _open_for_goal(
         self, posterior: Decision, limits: PullLimits, size: int, chosen: Tensor
@@ -435,9 +509,9 @@ class GPBandit(FiniteArmBandit):
         used = self._observations.used()
         if isinstance(limits, ProductLimits):
             return limits.once(torch.cat([used.arms, chosen]))
-        pending = self._observations.pending_arms()
+        waiting = self._observations.pending_arms()
         equal = cast(ArmTable, self._table).duplicates
-        return best_arm_limits(posterior.moments, limits, used, pending, size, equal)
+        return best_arm_limits(posterior.moments, limits, used, waiting, size, equal)
 
     def _new_arm_is_due(self) -> bool:
         """Whether this batch opens with an arm that was never pulled.
@@ -450,8 +524,7 @@ class GPBandit(FiniteArmBandit):
         if self.goal != "regret" or self.drifts or not self.policy.may_settle:
             return False
         observations = self._observations
-        num_pulls = observations.num_pulls + len(observations.pending)
-        most = max(NEW_ARM_PATIENCE, int(NEW_ARM_SHARE * num_pulls))
+        most = max(NEW_ARM_PATIENCE, int(NEW_ARM_SHARE * observations.num_used))
         return observations.num_since_new >= most
 
 

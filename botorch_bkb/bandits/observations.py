@@ -48,7 +48,7 @@ MOST_WEIGHT = 1e6
 class Pull(NamedTuple):
     """A pull without reward: its arm, and leverage score and time of the ask.
 
-    Times are those of bandits on objectives that drift; others leave them at zero.
+    Times are zero unless the objective drifts.
     """
 
     arm: int
@@ -221,6 +221,11 @@ class Observations:
         return len(self.told)
 
     @property
+    def num_used(self) -> int:
+        """The number of observations and of pending pulls."""
+        return len(self.told) + len(self.pending)
+
+    @property
     def last_time(self) -> float:
         """The last time known, of an ask or a reward; 0 if there is none."""
         return 0.0 if self.now == -math.inf else self.now
@@ -235,7 +240,7 @@ class Observations:
         if time is None:
             time = self.last_time
         else:
-            if not self.num_pulls and not self.pending:
+            if not self.num_used:
                 self.opening_score = scores[0]
             self.now = time
             self.failed_lately = set()
@@ -325,7 +330,7 @@ class Observations:
         self.failed_lately.update(arms)
 
     def withdraw(self, indices: Any, pull_ids: Any) -> list[int]:
-        """Take observations back: those that were asked are pending again.
+        """Remove observations; pulls that were asked for are pending again.
 
         Without ids the latest observations of these arms are taken.
 
@@ -376,7 +381,10 @@ class Observations:
     def weights(
         self, noise_variance: float, warp: LogWarp | None = None, start: int = 0
     ) -> Tensor:
-        """Return a variance over those of observations, 1 if these are not known."""
+        """Return the weights of observations: a variance over their noise variances.
+
+        The weight is 1 if the noise variance of an observation is not known.
+        """
         *_, noise = self.history(start, warp)
         weights = torch.where(noise > 0, noise_variance / noise, 1.0)
         return weights.clamp_max(MOST_WEIGHT)
@@ -394,7 +402,7 @@ class Observations:
             num_pulls: How many; all if None.
             since: Rewards of earlier times do not count.
             noise_variance: If positive, observations have the weights relative to it.
-            warp: What is done to each reward before they are added; None for nothing.
+            warp: A transformation of each reward before the sum; None for none.
         """
         indices, rewards, times, _ = self.history(warp=warp)
         weights = torch.ones_like(indices)
@@ -440,7 +448,7 @@ class Observations:
             arms: The arms whose pulls are sought, repeats included.
             pull_ids: The ids of the pulls, which are keys; None: the first ones.
             missing: The message if an arm has no pull left.
-            strange: The message if an id is not that of a pull of its arm.
+            strange: The message if the pull of an id is of another arm, or unknown.
 
         Raises:
             InputDataError: With one of these messages.

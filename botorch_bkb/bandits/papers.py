@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
+import torch
 from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import Kernel
+from typing_extensions import override
 
 from botorch_bkb.acquisition.confidence import (
     ChowdhuryGopalanWidth,
@@ -25,17 +27,39 @@ from botorch_bkb.bandits.fitting import Fitter
 from botorch_bkb.bandits.inducing import LeverageScoreSampling
 from botorch_bkb.bandits.policies import (
     EpsilonGreedyPolicy,
+    Policy,
     ThompsonPolicy,
     UniformPolicy,
 )
 from botorch_bkb.bandits.surrogates import PosteriorSurrogate
 from botorch_bkb.checks import check_number, check_positive, check_size
-from botorch_bkb.optim.batch_rules import FixedSize, ProductRule, SumRule
+from botorch_bkb.models.utils.leverage_scores import Inclusion, Resampling
+from botorch_bkb.optim.batch_rules import BatchRule, FixedSize, ProductRule, SumRule
 from botorch_bkb.posteriors import DrawCovariance
 
 
 # The paper draws this many points from the distribution of the maximizer per round.
 DRAWS_PER_ROUND = 30
+
+
+class BanditOptions(TypedDict, total=False):
+    """Options of :class:`~botorch_bkb.bandits.FiniteArmBandit`, with its defaults."""
+
+    confidence: ConfidenceSchedule | float | None
+    batch_rule: BatchRule | None
+    maximize: bool
+    max_repeats: int | None
+    generator: torch.Generator | None
+
+
+class SparseOptions(BanditOptions, total=False):
+    """Options of :class:`BKB`, with its defaults."""
+
+    oversampling: float
+    resampling: Resampling
+    inclusion: Inclusion
+    max_inducing: int | None
+    max_feature_bytes: int
 
 
 class _SparseBandit(FiniteArmBandit):
@@ -48,10 +72,26 @@ class _SparseBandit(FiniteArmBandit):
         arms: Array,
         covar_module: Kernel | None = None,
         noise_variance: float | None = None,
-        **options: Any,
+        *,
+        policy: Policy | None = None,
+        oversampling: float = 2.0,
+        resampling: Resampling = "independent",
+        inclusion: Inclusion = "merged",
+        max_inducing: int | None = None,
+        max_feature_bytes: int = 2**31,
+        **options: Unpack[BanditOptions],
     ) -> None:
-        given = _given(type(self).__name__, arms, covar_module, noise_variance)
-        super().__init__(arms, _sparse_surrogate(given, options), **options)
+        fitter = self._fitter(arms, covar_module, noise_variance)
+        sampling = LeverageScoreSampling(
+            oversampling, resampling, inclusion, max_inducing
+        )
+        surrogate = PosteriorSurrogate(fitter, max_feature_bytes, sampling)
+        super().__init__(arms, surrogate, policy, **options)
+
+    def _fitter(
+        self, arms: Array, kernel: Kernel | None, noise_variance: float | None
+    ) -> Fitter:
+        return _given(type(self).__name__, arms, kernel, noise_variance)
 
 
 class _ExactBandit(FiniteArmBandit):
@@ -66,7 +106,7 @@ class _ExactBandit(FiniteArmBandit):
         noise_variance: float | None = None,
         *,
         max_feature_bytes: int = 2**31,
-        **options: Any,
+        **options: Unpack[BanditOptions],
     ) -> None:
         given = _given(type(self).__name__, arms, covar_module, noise_variance)
         surrogate = PosteriorSurrogate(given, max_feature_bytes)
@@ -189,7 +229,7 @@ class TVGPUCB(FiniteArmBandit):
         tolerance: float = 1e-3,
         max_inducing: int = 512,
         max_feature_bytes: int = 2**31,
-        **options: Any,
+        **options: Unpack[BanditOptions],
     ) -> None:
         _check_given("TVGPUCB", covar_module, noise_variance, forgetting_rate)
         given = DriftFitter(
@@ -235,7 +275,7 @@ class RGPUCB(FiniteArmBandit):
         *,
         block_size: float,
         max_feature_bytes: int = 2**31,
-        **options: Any,
+        **options: Unpack[BanditOptions],
     ) -> None:
         given = _given("RGPUCB", arms, covar_module, noise_variance)
         check_positive("block_size", block_size)
@@ -289,7 +329,7 @@ class GPThompsonSampling(_SparseBandit):
         uniform_probability: float = 0.05,
         covariance: DrawCovariance | None = None,
         scale: float = 1.0,
-        **options: Any,
+        **options: Unpack[SparseOptions],
     ) -> None:
         if covariance is None:
             covariance = "full" if isinstance(arms, ProductArms) else "projected"
@@ -314,39 +354,34 @@ class EpsilonGreedy(_SparseBandit):
         noise_variance: float | None = None,
         *,
         uniform_probability: float = 0.1,
-        **options: Any,
+        **options: Unpack[SparseOptions],
     ) -> None:
         policy = EpsilonGreedyPolicy(uniform_probability)
         super().__init__(arms, covar_module, noise_variance, policy=policy, **options)
 
 
-class UniformRandom(FiniteArmBandit):
+class UniformRandom(_SparseBandit):
     """The uniform baseline: every arm is drawn with the same probability.
 
     The arguments are those of :class:`BKB`. Kernel and noise only serve predictions,
     whose prior mean is the average of the rewards; they are learned if they are None.
     """
 
-    default_confidence = PracticalBKBWidth()
-
     def __init__(
         self,
         arms: Array,
         covar_module: Kernel | None = None,
         noise_variance: float | None = None,
-        **options: Any,
+        **options: Unpack[SparseOptions],
     ) -> None:
-        learned = Fitter(as_arms(arms), covar_module, noise_variance, "average")
-        surrogate = _sparse_surrogate(learned, options)
-        super().__init__(arms, surrogate, UniformPolicy(), **options)
+        policy = UniformPolicy()
+        super().__init__(arms, covar_module, noise_variance, policy=policy, **options)
 
-
-def _sparse_surrogate(fitter: Fitter, options: dict[str, Any]) -> PosteriorSurrogate:
-    """Return a sparse surrogate; its options are taken out of a bandit's."""
-    names = {"oversampling", "resampling", "inclusion", "max_inducing"} & options.keys()
-    sampling = LeverageScoreSampling(**{name: options.pop(name) for name in names})
-    max_feature_bytes = options.pop("max_feature_bytes", 2**31)
-    return PosteriorSurrogate(fitter, max_feature_bytes, sampling)
+    @override
+    def _fitter(
+        self, arms: Array, kernel: Kernel | None, noise_variance: float | None
+    ) -> Fitter:
+        return Fitter(as_arms(arms), kernel, noise_variance, "average")
 
 
 def _given(

@@ -134,6 +134,12 @@ class Surrogate(ABC):
             self._last_fit = known
         return known[2]
 
+    def taken_over(self) -> Self:
+        """Return a copy that takes the posterior, for an update that may fail."""
+        other = copy(self)
+        self._posterior = None
+        return other
+
     def restore(self, state: SurrogateState) -> None:
         """Go to a state; its posterior is computed when it is next needed."""
         self.state, self._posterior = state, None
