@@ -275,10 +275,10 @@ def check_indices(indices: Any, num_arms: int) -> list[int]:
     """Return arm indices as a list."""
     meaning = "row numbers of `arms` (`add_arms(rows)` returns those of rows)"
     arms = _integers("indices", indices, meaning)
-    unknown = [arm for arm in arms if not 0 <= arm < num_arms]
-    if unknown:
+    if arms and not 0 <= min(arms) <= max(arms) < num_arms:
+        unknown = next(arm for arm in arms if not 0 <= arm < num_arms)
         raise InputDataError(
-            f"Expected `indices` between 0 and {num_arms - 1}, but got {unknown[0]}. "
+            f"Expected `indices` between 0 and {num_arms - 1}, but got {unknown}. "
             f"Indices are {meaning}."
         )
     return arms

@@ -18,7 +18,7 @@ from botorch_bkb.acquisition.schedules import (
 )
 from botorch_bkb.arms import ArmTable, PullLimits
 from botorch_bkb.arms.product_table import table_of
-from botorch_bkb.bandits.base import all_or_nothing, Array, Bandit, locked, Values
+from botorch_bkb.bandits.base import Array, Bandit, locked, Values
 from botorch_bkb.bandits.observations import Observations, Pull
 from botorch_bkb.bandits.policies import as_policy, Decision, Policy, ThompsonPolicy
 from botorch_bkb.bandits.surrogates import ArmSurrogate
@@ -165,7 +165,7 @@ class FiniteArmBandit(Bandit):
         """The inducing arms of the last ask."""
         return self._surrogate.state.inducing_indices
 
-    @all_or_nothing
+    @locked
     def ask(
         self,
         max_size: int | None = None,
@@ -251,7 +251,8 @@ class FiniteArmBandit(Bandit):
         The chosen arms have no leverage scores, which only batch rules need.
         """
         pulls = [*self._observations.pending.values()]
-        pulls += [Pull(arm, 0.0, time) for arm in chosen]
+        for arm in chosen:
+            pulls.append(Pull(arm, 0.0, time))
         return surrogate.at(self._observations, time, pulls)
 
     def _pull_limits(self, available: Tensor | None, size: int) -> PullLimits:
@@ -324,7 +325,7 @@ class FiniteArmBandit(Bandit):
         kept = num_arms + torch.searchsorted(chosen, indices)
         return torch.where(indices < num_arms, indices, kept)
 
-    @all_or_nothing
+    @locked
     def withdraw(
         self,
         indices: Values,
@@ -348,7 +349,7 @@ class FiniteArmBandit(Bandit):
         self._surrogate.withdraw(self._observations, places)
         self._preview = None
 
-    @all_or_nothing
+    @locked
     def add_pending(self, indices: Values) -> None:
         """Count evaluations that were started elsewhere as pending, repeats included.
 
@@ -359,7 +360,7 @@ class FiniteArmBandit(Bandit):
         scores = self._scores(self._indices(arms), self._observations.last_time)
         self._observations.ask(arms, scores.tolist())
 
-    @all_or_nothing
+    @locked
     def add_arms(self, arms: Array) -> Tensor:
         """Add arms, which can be pulled from now on.
 

@@ -42,21 +42,9 @@ Values = Array | Sequence[Any]
 
 
 def locked(method: Callable[P, R]) -> Callable[P, R]:
-    """Run one such method of a bandit at a time, whatever the thread."""
+    """Run one such method of a bandit at a time; an error undoes what it changed.
 
-    @wraps(method)
-    def call(*args: P.args, **options: P.kwargs) -> R:
-        bandit: Any = args[0]
-        with bandit.lock:
-            return method(*args, **options)
-
-    return call
-
-
-def all_or_nothing(method: Callable[P, R]) -> Callable[P, R]:
-    """Let a method, :func:`locked`, change attributes; an error restores them.
-
-    It may change the observations in place, since they are a copy.
+    The method may assign attributes, and change the observations, which are a copy.
     """
 
     @wraps(method)
@@ -156,7 +144,7 @@ class Bandit(ABC):
         """The time of the next decision, unless ``ask`` names another."""
         return self._observations.last_time + 1.0
 
-    @all_or_nothing
+    @locked
     def tell(
         self,
         indices: Values,
@@ -191,7 +179,7 @@ class Bandit(ABC):
         time = self._checked_time(time, noise_variance)
         self._observations.tell(indices, rewards, pull_ids, time, noise_variance)
 
-    @all_or_nothing
+    @locked
     def add_observations(
         self,
         indices: Values,
@@ -208,7 +196,7 @@ class Bandit(ABC):
         time = self._checked_time(time, noise_variance)
         self._observations.add(indices, rewards, self._scores, time, noise_variance)
 
-    @all_or_nothing
+    @locked
     def fail(
         self,
         indices: Values,
@@ -274,7 +262,7 @@ class Bandit(ABC):
     def _load(self, state: dict[str, Any]) -> None:
         """Restore a state."""
 
-    @all_or_nothing
+    @locked
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned; later picks agree up to rounding.
 

@@ -16,7 +16,7 @@ from torch.quasirandom import SobolEngine
 from typing_extensions import override
 
 from botorch_bkb.acquisition.schedules import RandomDeviationWidth
-from botorch_bkb.bandits.base import all_or_nothing, Bandit, locked, Values
+from botorch_bkb.bandits.base import Bandit, locked, Values
 from botorch_bkb.bandits.box_policies import (
     BoxPolicy,
     BoxSearch,
@@ -155,7 +155,7 @@ class BoxBandit(Bandit):
         inducing = self._surrogate.state.inducing_indices
         return self._observations.told_points[inducing].to(self._dtype)
 
-    @all_or_nothing
+    @locked
     def ask(self, size: int | None = None) -> Tensor:
         """Choose the next points; they become pending.
 

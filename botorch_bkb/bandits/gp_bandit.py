@@ -18,7 +18,7 @@ from botorch_bkb.acquisition.schedules import ConfidenceSchedule, DeviationWidth
 from botorch_bkb.arms import ProductLimits, PullLimits
 from botorch_bkb.arms.table import ArmTable, as_arms
 from botorch_bkb.bandits.bandit import FiniteArmBandit
-from botorch_bkb.bandits.base import all_or_nothing, Array, locked, Values
+from botorch_bkb.bandits.base import Array, locked, Values
 from botorch_bkb.bandits.drifting import (
     DriftFitter,
     exact_filter_bytes,
@@ -365,7 +365,7 @@ class GPBandit(FiniteArmBandit):
         return self._surrogate.fit.forgetting_rate
 
     @override
-    @all_or_nothing
+    @locked
     def ask(  # type: ignore[override] # `n` is exact, `max_size` a cap
         self,
         n: int = 1,
@@ -409,7 +409,7 @@ class GPBandit(FiniteArmBandit):
         return self._ask(n, available, None, time, columns)
 
     @override
-    @all_or_nothing
+    @locked
     def fail(self, indices: Values, pull_ids: Values | None = None) -> None:
         """Release pending pulls that have failed; retire arms that fail twice."""
         super().fail(indices, pull_ids)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -337,12 +337,14 @@ class Observations:
         Returns:
             The places that they had among the observations.
         """
-        keys = range(self.num_pulls) if pull_ids is None else self.told["ids"].tolist()
-        place_of = {key: place for place, key in reversed(list(enumerate(keys)))}
-        place_of.pop(-1, None)
-        told = self.told["indices"].tolist()
+        place_of, known = {}, {}
+        rows = self.told[["ids", "indices", "scores", "asked"]].tolist()
+        for place, (pull_id, *pull) in reversed(list(enumerate(rows))):
+            key = place if pull_ids is None else pull_id
+            place_of[key], known[key] = place, Pull(*pull)
+        known.pop(-1, None)
         found = self._keys(
-            {key: told[place] for key, place in place_of.items()},
+            known,
             self._checked_arms(indices),
             pull_ids,
             "Expected another told result of {} to withdraw, but it has none. Use "
@@ -351,10 +353,9 @@ class Observations:
             "`pending` lists pending pulls, by id.",
         )
         places = [place_of[key] for key in found]
-        columns = self.told[["ids", "indices", "scores", "asked"]]
-        for key, *pull in columns[places].tolist():
+        for place, key in zip(places, self.told["ids"][places].tolist(), strict=True):
             if key >= 0:
-                self.pending[key] = Pull(*pull)
+                self.pending[key] = Pull(*rows[place][1:])
         self.pending = dict(sorted(self.pending.items()))
         self.told = np.delete(self.told, places)
         times = [pull.time for pull in self.pending.values()]
@@ -423,7 +424,7 @@ class Observations:
     def _settle(self, arms: list[int], pull_ids: Any) -> list[int]:
         """Return the ids of pending pulls of these arms, by id or the oldest ones."""
         return self._keys(
-            {pull_id: pull.arm for pull_id, pull in self.pending.items()},
+            self.pending,
             arms,
             pull_ids,
             "Expected a pending pull of {}, but it has none left to settle. Ask first, "
@@ -435,7 +436,7 @@ class Observations:
 
     def _keys(
         self,
-        known: Mapping[int, int],
+        known: Mapping[int, Pull],
         arms: list[int],
         pull_ids: Any,
         missing: str,
@@ -444,7 +445,7 @@ class Observations:
         """Return a key of each pull: its id, or the first one of its arm.
 
         Args:
-            known: The arms of pulls by key.
+            known: Pulls by key.
             arms: The arms whose pulls are sought, repeats included.
             pull_ids: The ids of the pulls, which are keys; None: the first ones.
             missing: The message if an arm has no pull left.
@@ -456,21 +457,23 @@ class Observations:
         if pull_ids is not None:
             ids = check_pull_ids(pull_ids, len(arms))
             for arm, key in zip(arms, ids, strict=True):
-                if known.get(key) != arm:
+                pull = known.get(key)
+                if pull is None or pull.arm != arm:
                     found = "settled, or was never asked for"
-                    if key in known:
-                        found = f"one of {self._name(known[key])}"
+                    if pull is not None:
+                        found = f"one of {self._name(pull.arm)}"
                     message = strange.format(key, self._name(arm), found)
                     raise InputDataError(message)
             return ids
-        keys: dict[int, deque[int]] = {arm: deque() for arm in arms}
-        for key, arm in known.items():
-            if arm in keys:
-                keys[arm].append(key)
-        for arm, count in Counter(arms).items():
-            if len(keys[arm]) < count:
+        keys: dict[int, list[int]] = {}
+        for key, pull in known.items():
+            keys.setdefault(pull.arm, []).append(key)
+        first = []
+        for arm in arms:
+            if not keys.get(arm):
                 raise InputDataError(missing.format(self._name(arm)))
-        return [keys[arm].popleft() for arm in arms]
+            first.append(keys[arm].pop(0))
+        return first
 
     def _checked_arms(self, indices: Any) -> list[int]:
         """Return the arms of a user's argument."""
