@@ -304,9 +304,8 @@ def check_rewards(rewards: Any, num_pulls: int, dtype: torch.dtype) -> list[floa
             squares overflow in the dtype of the arms.
     """
     values = as_tensor("rewards", rewards, "real numbers").double()
-    if values.dim() == 2 and values.shape[-1] == 1:
-        values = values.squeeze(-1)
-    values = values.reshape(1) if values.dim() == 0 else values
+    if values.dim() == 0 or values.shape[1:] == (1,):
+        values = values.reshape(-1)
     if values.shape != (num_pulls,):
         raise BotorchTensorDimensionError(
             "Expected `rewards` to hold one number per index, i.e. shape "
@@ -334,7 +333,8 @@ def check_known_noise(noise: Any, num_pulls: int, dtype: torch.dtype) -> list[fl
         BotorchTensorDimensionError: If there is neither one number nor one per result.
         InputDataError: If a variance is not positive and finite in the arms' dtype.
     """
-    noise = math.nan if noise is None else noise
+    if noise is None:
+        return [0.0] * num_pulls
     values = as_tensor("noise_variance", noise, "real numbers").double()
     values = values.squeeze(-1) if values.dim() == 2 else values
     values = values.expand(num_pulls) if values.dim() == 0 else values

@@ -225,7 +225,7 @@ class FiniteArmBandit(Bandit):
         limits = self._pull_limits(on_offer, size)
         self._surrogate.posterior(observations)
         threads = threads_for(self._surrogate.feature_bytes(observations.num_pulls))
-        # After an error, the surrogate of before computes its posterior anew.
+        # After an error, the earlier surrogate computes its posterior again.
         surrogate = self._surrogate = self._surrogate.taken_over()
         with threads:
             surrogate.update(observations, now)

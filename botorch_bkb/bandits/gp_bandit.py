@@ -48,6 +48,10 @@ from botorch_bkb.posteriors.upper_bounds import best_arm_limits
 
 
 Goal = Literal["best_arm", "regret"]
+GOALS = {
+    "regret": "collect reward, repeats welcome",
+    "best_arm": "find the best, distinct arms in a batch",
+}
 
 PRACTICAL_WIDTH = DeviationWidth(1.0, noise_deviations=1.0)
 # Rough detail adds the same variance to every arm without measurements.
@@ -532,14 +536,7 @@ def _checked_goal(goal: Goal | None, drifts: bool) -> Goal:
     """Return the goal; raise if there is no such goal."""
     if goal is None:
         return "regret" if drifts else "best_arm"
-    check_choice(
-        "goal",
-        goal,
-        {
-            "regret": "collect reward, repeats welcome",
-            "best_arm": "find the best, distinct arms in a batch",
-        },
-    )
+    check_choice("goal", goal, GOALS)
     if drifts and goal == "best_arm":
         raise UnsupportedError(
             "Expected `goal` to be 'regret' where the objective drifts, since the best "
