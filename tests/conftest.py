@@ -1,9 +1,11 @@
 """Shared fixtures."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
+from botorch.optim.core import OptimizationResult, scipy_minimize
 from hypothesis import HealthCheck, settings
 from threadpoolctl import ThreadpoolController
 
@@ -44,6 +46,16 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def short_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let fits of bandits take two steps, where their optimum does not matter."""
+
+    def two_steps(*args: Any, **options: Any) -> OptimizationResult:
+        return scipy_minimize(*args, **options | {"options": {"maxiter": 2}})
+
+    monkeypatch.setattr("botorch.optim.fit.scipy_minimize", two_steps)
 
 
 @pytest.fixture

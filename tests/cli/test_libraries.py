@@ -117,7 +117,7 @@ def test_unknown_ids_and_missing_columns_are_refused(library, capsys, monkeypatc
 def test_a_simulation_is_that_of_the_table(library, reads, capsys, monkeypatch):
     library["gain"] = -((library["x"] - 60) ** 2) / 100 + library["y"]
     library.to_parquet("arms.parquet", row_group_size=7, index=False)
-    words = ["simulate", "arms.parquet", "--reward=gain", "--id=id", "--horizon=24"]
+    words = ["simulate", "arms.parquet", "--reward=gain", "--id=id", "--horizon=12"]
     words += ["--drop=supplier", "--batch-size=6", "--output"]
     assert main([*words, "table"]) == 0
     assert "too large" not in capsys.readouterr().out

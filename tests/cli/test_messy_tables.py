@@ -5,12 +5,22 @@ What is read right gives, to the last digit, the batch of the tidy table.
 
 import datetime
 import gzip
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from tests.cli.tables import ARMS, cell, csv, excel, NUM_ARMS, RESULTS, suggest
+from tests.cli.tables import (
+    ARMS,
+    cell,
+    csv,
+    excel,
+    NUM_ARMS,
+    parquet,
+    RESULTS,
+    suggest,
+)
 
 
 START = datetime.date(2026, 1, 1)
@@ -85,25 +95,37 @@ READ = {
     },
     ("between fields, ',' before decimals", "plain"): {
         "tabs and decimal commas": (".txt", TABS),
-        "quoted decimal commas": csv(ARMS, decimal=","),
         "compressed": (".csv.gz", gzip.compress(german(ARMS))),
     },
     ("between fields, '.' before decimals", "plain"): {
         "semicolons and decimal points": csv(ARMS, sep=";"),
         "tabs": (".tsv", csv(ARMS, sep="\t")),
-        "bars": csv(ARMS, sep="|"),
         "utf-16": TEXT.encode("utf-16"),
-        "utf-16 without its mark": TEXT.encode("utf-16-le"),
     },
     ("'.' before decimals, cp1252", "acid"): {
         "latin-1": TEXT.replace("EtOH", "säure").encode("latin-1"),
     },
     ("24 candidates", "plain"): {
         "old line ends": PLAIN.replace(b"\n", b"\r"),
-        "a workbook": excel(ARMS),
         "a workbook with a blank row and column": excel(ARMS, startrow=1, startcol=1),
         "blank rows at the top": b"\n,,,\n" + PLAIN,
         "blank columns at the end": PLAIN.replace(b"\n", b",,\n"),
+        "commas at the end of rows": PLAIN.replace(b"\n", b",\n").replace(
+            b",\n", b"\n", 1
+        ),
+        "windows": csv(ARMS, lineterminator="\r\n"),
+        "quotes": csv(ARMS, quoting=1),
+        "no last newline": (PLAIN[:-1], csv(RESULTS)[:-1]),
+        "an index": parquet(ARMS.set_index(ARMS.index + 7)),
+        "categories": parquet(ARMS.astype({"id": "category", "solvent": "category"})),
+        "single precision": parquet(ARMS.astype({"load": "float32"})),
+        "nullable": (parquet(ARMS.convert_dtypes()), parquet(RESULTS.convert_dtypes())),
+        "decimals": parquet(ARMS.assign(heat=[Decimal(str(x)) for x in ARMS["heat"]])),
+        "numbers as text": (
+            PLAIN,
+            parquet(RESULTS.astype("object").map(str, "ignore")),
+        ),
+        "the names of another order": csv(ARMS[ARMS.columns[::-1]]),
         "spaces before quotes": PLAIN.replace(b",EtOH", b', "EtOH"'),
         "spaces around fields": PLAIN.replace(b",", b" , ").replace(b"\n", b" \n"),
         "a separator that is named": (
@@ -146,9 +168,6 @@ READ = {
     },
     (f"column 'load' {NUMBERS}", "plain"): {
         "percent signs": csv(text(load=PERCENT)),
-        "percent signs and decimal commas": german(
-            ARMS.assign(load=[value.replace(".", ",") for value in PERCENT])
-        ),
     },
     (f"column 'reward' {NUMBERS} '41.25%' as 41.25", "plain"): {
         "rewards with percent signs": (
@@ -194,6 +213,7 @@ def test_what_is_clear_is_read_right_and_said(case, name, tidy, tmp_path):
     code, said, batch = suggest(tmp_path, arms, results, *words)
     assert code == 0, said
     assert part in said
+    # The kernel's scale is fitted per column later.
     columns = ["id", "repeats"] if "names" in name else list(batch)
     expected = tidy[form]
     pd.testing.assert_frame_equal(batch[columns], expected[columns], rtol=1e-9)
@@ -214,13 +234,13 @@ def ids(change):
     return csv(RESULTS.assign(id=change(RESULTS["id"])))
 
 
+def id_of(table, text):
+    return csv(cell("id", text, 2, table))
+
+
 # By what to do: the files and options as above; what is wrong.
 REFUSED = {
     "Write bare numbers": {
-        "units": (
-            csv(text(heat=[f"{value} C" for value in ARMS["heat"]])),
-            f"'heat' has '{ARMS['heat'][0]} C' in row 2 ",
-        ),
         "thousands among decimal points": (
             csv(text(load=THOUSANDS)),
             "'load' has '1,100' in row 2 ",
@@ -247,6 +267,10 @@ REFUSED = {
             (PLAIN, b"id;reward;volume\n00390;950;0,5\n00398;1.200;1,5\n"),
             "'reward' has '1.200' in row 3 of results.csv",
         ),
+        "a huge reward": (
+            rewards("41.25", "1e150", "13.75", "2"),
+            "'reward' has '1e+150' in row 3 of results.csv",
+        ),
         "rewards by bounds": (
             rewards("41.25", ">10000", "13.75", "inf"),
             "has '>10000' in row 3 of results.csv (the header counts, as in a "
@@ -254,10 +278,6 @@ REFUSED = {
         ),
     },
     "Pass --decimal , or --decimal .": {
-        "thousands or decimals": (
-            csv(ARMS[["id", "solvent"]].assign(load=THOUSANDS)),
-            "has numbers such as 1,100 in column 'load', row 2 ",
-        ),
         "thousands or decimals far down": (
             b"id;load\n"
             + b"\n".join(b"%06d;950" % n for n in range(9000))
@@ -270,10 +290,6 @@ REFUSED = {
         ),
     },
     "--category solvent if its values are names": {
-        "upper and lower case": (
-            csv(solvents("ETOH", [2, 5])),
-            "which differs from 'EtOH' in case or spaces only",
-        ),
         "spaces inside words": (
             csv(solvents("Et\u00a0OH", [1, 2, 3])),
             "'solvent' has 'Et\\xa0OH' in row ",
@@ -284,18 +300,14 @@ REFUSED = {
         ),
     },
     "Write ids alike in both tables": {
-        "zeros lost in the results": (
-            (PLAIN, ids(lambda column: column.str.lstrip("0"))),
-            "results.csv measures id '390' in row 2 of results.csv",
-        ),
-        "zeros lost among the candidates": (
-            csv(ARMS.assign(id=IDS.str.lstrip("0"))),
-            "which is not in the table of candidates; it has ids such as '390'",
-        ),
         "ids in another case": (
             (csv(ARMS.assign(id="a" + IDS)), ids(lambda column: "A" + column)),
             "measures id 'A00390' in row 2 of results.csv (the header counts, as in "
             "a spreadsheet) and 3 more rows, which is not in the table of candidates",
+        ),
+        "zeros lost among the candidates": (
+            csv(ARMS.assign(id=IDS.str.lstrip("0"))),
+            "which is not in the table of candidates; it has ids such as '390'",
         ),
     },
     "Correct it": {
@@ -309,7 +321,6 @@ REFUSED = {
         ),
     },
     "The suffix of the name must be that of its kind": {
-        "a workbook by another name": (excel(ARMS)[1], "it is a workbook"),
         "a Parquet file by another name": (b"PAR1" + PLAIN, "or a Parquet file"),
     },
     "Every row of a CSV file begins a line": {
@@ -326,15 +337,7 @@ REFUSED = {
         "row numbers without a name": (ARMS.to_csv().encode(), "first in row 2 "),
     },
     "If the first row looks like a title, remove what is above the header": {
-        "a title above the header": (
-            b"Plate 7, exported by the reader\n\n" + PLAIN,
-            "arms.csv has values in a column without a name, first in row 3 ",
-        ),
         "a title above semicolons": (b"Plate 7\n" + german(ARMS), "first in row 2 "),
-        "two titles above semicolons without decimals": (
-            (PLAIN, b"sep=;\nPlate 7\nRun 3\n\nid;reward\n00390;5\n"),
-            "results.csv has values in a column without a name, first in row 4 ",
-        ),
         "a title in a workbook": (
             (
                 PLAIN,
@@ -368,20 +371,42 @@ REFUSED = {
             "next.csv cannot hold '\u03a9'",
         ),
     },
-    "Add or restock candidates": {
-        "nothing in stock": (
-            (csv(ARMS.assign(stock=0)), csv(RESULTS), ["--available", "stock"]),
-            "24 are not available",
-        )
-    },
     "at least one candidate": {
-        "an empty workbook": (excel(pd.DataFrame()), "arms.xlsx")
+        "an empty workbook": (excel(pd.DataFrame()), "arms.xlsx"),
+        "an empty file": (b"", "arms.csv"),
+        "a header only": (PLAIN[: PLAIN.index(b"\n") + 1], "arms.csv"),
+    },
+    "at least one column that can be a feature": {
+        "no feature": (csv(ARMS[["id"]]), "there is none among ['id']"),
+        "a constant": (csv(ARMS[["id"]].assign(heat=1)), "'heat' is constant"),
+    },
+    "Could not read": {
+        "an open quote": (PLAIN.replace(b"00395", b'"00395', 1), "arms.csv"),
+        "no gzip file": ((".csv.gz", PLAIN), "arms.csv.gz"),
+    },
+    "neither a number nor text": {
+        f"a cell of {type(value).__name__}": (
+            parquet(ARMS.assign(heat=[value] * NUM_ARMS)),
+            "'heat' has the value",
+        )
+        for value in (datetime.time(12, 30), [1.0, 2.0], {"a": 1}, b"\xff")
+    },
+    "id": {
+        "no header": (csv(ARMS, header=False), "no column 'id'"),
+        "an id of a result that is missing": ((PLAIN, id_of(RESULTS, "")), "row 4 "),
+        "an id with a comma": ((PLAIN, id_of(RESULTS, "a,b")), "'a,b' in row 4 "),
+        "an id twice": (id_of(ARMS, "00393"), "more than once, again in row 5 "),
+        "an id of two lines": (id_of(ARMS, 'm\n"04'), "several lines in row 4 "),
+    },
+    "": {
+        "a column twice": (
+            csv(pd.concat([ARMS, ARMS[["heat"]]], axis=1)),
+            "'heat' more than once",
+        ),
+        "a field more in one row": (PLAIN.replace(b"\n00394", b"\n00394,x"), "line 6"),
+        "a comma less": (PLAIN.replace(b",water", b"", 1), "missing"),
     },
     "Fill it (NA, None and the like count as empty). If the setting does not": {
-        "a word that is taken for an empty cell": (
-            csv(solvents("None", [1, 3])),
-            "'solvent' has a missing, infinite or huge value in row ",
-        ),
         "a cell of a space": (csv(cell("heat", " ")), "huge value in row 7 "),
         "no number by a word": (
             csv(cell("heat", "n.d.")),

@@ -134,7 +134,7 @@ def test_combinations_have_a_top(folder):
     heats, bases = [*range(20, 100)], [*"abcdefghijklmnopqrst"]
     grid = pd.MultiIndex.from_product([heats, bases], names=["heat", "base"])
     grid = grid.to_frame(index=False)
-    told = grid.iloc[:: len(grid) // 20]
+    told = grid.iloc[:: len(grid) // 6]
     told = told.assign(reward=told["heat"] / 10 - (told["base"] == "a"))
     told.to_csv("results.csv", index=False)
     lists = [f"--component=heat={','.join(map(str, heats))}"]
@@ -197,12 +197,10 @@ def test_the_report_has_every_outcome(folder):
     ("words", "message"),
     [
         (["--predictions=nowhere/p.csv"], "no folder nowhere for --predictions"),
-        (["--report=nowhere/r.html"], "no folder nowhere for --report"),
         (["--report=results.csv"], "is one of the tables"),
         (["--predictions=sub.csv"], "--predictions sub.csv is a folder"),
         (["--predictions=p.txt.gzz"], r"a table named \*.csv.*p.txt.gzz"),
         (["--predictions=next.csv"], "is one of the tables"),
-        (["--top=3"], "need --predictions FILE"),
         (["--threshold=3"], "need --predictions FILE"),
         (
             ["--predictions=p.csv", "--log-reward", "--threshold=0"],
@@ -217,14 +215,13 @@ def test_what_cannot_be_written_is_said_first(words, message, folder, capsys):
     assert not (folder / "next.csv").exists()
 
 
-@pytest.mark.parametrize("text", ["high", "inf"])
-def test_a_threshold_is_a_number(text, folder, capsys):
+def test_a_threshold_is_a_number(capsys):
     with pytest.raises(SystemExit):
-        suggest("--predictions=p.csv", f"--threshold={text}")
-    assert f"expected a number, but got '{text}'" in capsys.readouterr().err
+        suggest("--predictions=p.csv", "--threshold=inf")
+    assert "expected a number, but got 'inf'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", ["csv", "xlsx", "parquet"])
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_only_files_of_earlier_runs_are_replaced(kind, folder, capsys, bandits):
     files = {
         "--report": folder / "r.html",
@@ -237,7 +234,6 @@ def test_only_files_of_earlier_runs_are_replaced(kind, folder, capsys, bandits):
     own = {option: path.read_bytes() for option, path in files.items()}
     read, write = {
         "csv": (pd.read_csv, pd.DataFrame.to_csv),
-        "xlsx": (pd.read_excel, pd.DataFrame.to_excel),
         "parquet": (pd.read_parquet, pd.DataFrame.to_parquet),
     }[kind]
     others = [("--report", b"<html><title>Mine</title>")]

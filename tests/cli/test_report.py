@@ -1,8 +1,6 @@
 import argparse
 import base64
-import re
 from html.parser import HTMLParser
-from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -84,8 +82,7 @@ def measure(folder, num_rows=24, is_noise=False):
 
 def suggest(*words):
     words = ["suggest", "arms.csv", "--reward", "yield & <b>", *words]
-    told = ["--observations=results.csv"] if Path("results.csv").exists() else []
-    return main([*words, *told, "--batch-size=6"])
+    return main([*words, "--observations=results.csv", "--batch-size=6"])
 
 
 def write_report(folder, *words):
@@ -112,6 +109,7 @@ def assert_self_contained(path, num_images):
     return parsed
 
 
+@pytest.mark.usefixtures("full_fits")
 def test_a_page_stands_alone_whatever_the_tables_hold(folder):
     measure(folder)
     parsed = assert_self_contained(write_report(folder, "--seed", "7"), num_images=2)
@@ -134,11 +132,8 @@ def test_a_page_stands_alone_whatever_the_tables_hold(folder):
     ):
         assert text in parsed.text
     assert parsed.all("html") == [{"lang": "en"}]
-    heads = [name for name, _ in parsed.tags if re.fullmatch("h[1-6]", name)]
-    assert heads == ["h1", *["h2"] * 6]
+    assert len(parsed.all("h2")) == 6
     assert len(parsed.all("caption")) == len(parsed.all("table"))
-    boxes = [box for box in parsed.all("div") if box.get("class") == "scroll"]
-    assert len(boxes) == len(parsed.all("table"))
 
 
 def test_structures_stand_beside_the_picks(folder):
@@ -166,41 +161,33 @@ def test_the_report_changes_no_other_output(folder, capsys):
     assert capsys.readouterr().out == plain + "Wrote report.html\n"
 
 
-def test_a_first_batch_is_reported_without_a_model(folder):
-    text = assert_self_contained(write_report(folder), num_images=0).text
-    assert "There are too few results to fit a model" in text
-    assert "nearest measured" not in text
-    assert "6 measurements to make next, on 6 of 40 candidates" in text
-
-
-@pytest.mark.parametrize("num_rows", [1, 9])
+@pytest.mark.parametrize("num_rows", [0, 1, 9])
 def test_few_measurements_are_not_judged(folder, num_rows):
     measure(folder, num_rows)
-    is_fitted = num_rows >= 4
-    text = assert_self_contained(write_report(folder), num_images=1 + is_fitted).text
-    assert "The model cannot be checked yet." in text
+    is_fitted, is_first = num_rows >= 4, num_rows == 0
+    num_images = 0 if is_first else 1 + is_fitted
+    text = assert_self_contained(write_report(folder), num_images).text
+    assert ("There are too few results to fit a model" in text) != is_fitted
+    assert ("The model cannot be checked yet." in text) != is_first
+    assert "6 measurements to make next, on 6 of 40 candidates" in text
     for part in ("95 % interval", "noise of a single measurement", "±"):
         assert (part in text) == is_fitted
 
 
 @pytest.mark.parametrize(
-    ("changed", "is_noise", "verdict"),
+    ("limit", "is_noise", "verdict"),
     [
-        ({}, True, "Do not trust the model. The model cannot yet be told from gues"),
-        (
-            {"CHANCE_QUANTILE": -99},
-            True,
-            "The model predicts no better than the mean",
-        ),
-        ({"FAR_OFF": -99}, False, "Do not trust the model's intervals."),
+        (None, True, "Do not trust the model. The model cannot yet be told from gues"),
+        ("CHANCE_QUANTILE", True, "The model predicts no better than the mean"),
+        ("FAR_OFF", False, "Do not trust the model's intervals."),
     ],
 )
 def test_the_page_says_why_a_model_cannot_be_trusted(
-    folder, monkeypatch, changed, is_noise, verdict
+    folder, monkeypatch, limit, is_noise, verdict
 ):
     measure(folder, NUM_ARMS, is_noise)
-    for name, value in changed.items():
-        monkeypatch.setattr(diagnosis, name, value)
+    if limit is not None:
+        monkeypatch.setattr(diagnosis, limit, -99)
     assert verdict in Parsed(write_report(folder)).text
 
 
@@ -267,35 +254,7 @@ def test_digits_go_down_to_the_second_of_the_deviation(value, std, expected):
     assert in_digits_of(value, std) == expected
 
 
-def test_small_differences_of_large_rewards_are_shown(folder, capsys):
-    measure(folder)
-    results = pd.read_csv(folder / "results.csv")
-    results["yield & <b>"] = 1e5 + 1e-6 * results["yield & <b>"]
-    results.to_csv(folder / "results.csv", index=False)
-    text = Parsed(write_report(folder)).text
-    batch = pd.read_csv(folder / "next.csv")
-    said = capsys.readouterr().out
-    for name in ("mean", "low", "high"):
-        shown = [in_digits_of(*row) for row in batch[[name, "std"]].to_numpy()]
-        assert len({*shown}) > 1
-        assert all(number in said and number in text for number in shown)
-    assert "from 100000.0000" in Parsed(folder / "report.html").all("img")[0]["alt"]
-
-
-@pytest.mark.parametrize("shift", [0, 3])
-def test_rounds_are_compared_without_a_report(folder, capsys, shift):
-    measure(folder)
-    results = pd.read_csv(folder / "results.csv").assign(day=[5, 6] * 12)
-    results["yield & <b>"] += (
-        shift * results["yield & <b>"].std() * (results["day"] - 5)
-    )
-    results.to_csv(folder / "results.csv", index=False)
-    assert suggest("--round", "day") == 0
-    said = capsys.readouterr().out
-    assert "Rounds of column 'day': they explain " in said
-    assert ("Warning: rounds differ as a whole, by " in said) == (shift > 0)
-
-
+@pytest.mark.usefixtures("full_fits")
 @pytest.mark.parametrize("is_learned", [True, False], ids=["composite", "tanimoto"])
 def test_the_nearest_measured_is_that_of_the_largest_correlation(is_learned):
     rng = np.random.default_rng(0)

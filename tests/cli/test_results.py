@@ -71,7 +71,6 @@ def test_standard_deviations_of_results_are_known_noise(bandits):
     ("stds", "said"),
     [
         ([1, 2, -0.5, 1, 1, 1, 1], "'sd' of --noise-std has '-0.5' in row 4 "),
-        ([1, 0, 1, 1, 1, 1, 1], "has '0' in row 3 "),
         ([1, "low", 1, 1, 1, 1, 1], "'low' in row 3 "),
         (None, "has no column 'sd'"),
     ],
@@ -86,29 +85,29 @@ def test_what_is_no_standard_deviation_is_refused(stds, said, capsys):
     assert not Path("next.csv").exists()
 
 
-@pytest.mark.parametrize("order", ["sorted", "partly", "with NA"])
-def test_results_that_were_pasted_twice_are_refused(order, capsys):
-    twice = pd.concat([RESULTS, RESULTS[:4] if order == "partly" else RESULTS])
-    if order == "sorted":
-        twice = twice.sort_values("id")
-    if order == "with NA":
-        twice = twice.assign(remark=["a", None, *["b"] * 5] * 2)
+TWICE = pd.concat([RESULTS, RESULTS])
+
+
+@pytest.mark.parametrize(
+    ("twice", "number"),
+    [
+        (TWICE.sort_values("id"), 14),
+        (pd.concat([RESULTS, RESULTS[:4]]), 8),
+        (TWICE.assign(remark=["a", None, *["b"] * 5] * 2), 14),
+    ],
+    ids=["sorted", "partly", "with NA"],
+)
+def test_results_that_were_pasted_twice_are_refused(twice, number, capsys):
     suggest(twice, code=2)
-    error = capsys.readouterr().err
-    number = 8 if order == "partly" else 14
-    assert f"{number} of {len(twice)} measurements are equal to another row" in error
-    assert "Remove the copies" in error
-    batch = suggest(twice, "--replicates-are-real")
-    assert f"{len(twice)} measurements in all" in capsys.readouterr().out
-    assert len(batch) == 3
+    said = f"{number} of {len(twice)} measurements are equal to another row"
+    assert said in capsys.readouterr().err
 
 
 def test_replicates_are_no_copies(capsys):
     again = RESULTS.assign(reward=RESULTS["reward"] + RNG.normal(0, 1, 7).round(2))
     suggest(pd.concat([RESULTS, again]))
     assert "equal to" not in capsys.readouterr().out
-    wells = pd.concat([RESULTS, RESULTS]).assign(well=range(14))
-    suggest(wells)
+    suggest(TWICE.assign(well=range(14)))
     assert "equal to" not in capsys.readouterr().out
     suggest(pd.concat([RESULTS, RESULTS[3:5]]))
     said = "4 of 9 measurements are equal to another row in every column, such as row"
@@ -142,35 +141,13 @@ def test_a_batch_that_was_filled_in_is_kept(form, capsys):
     assert path.read_text() != before
 
 
-@pytest.mark.parametrize(
-    ("change", "part"),
-    [
-        (lambda text: text.replace(",why", ",why,remark", 1), ""),
-        (lambda text: text.replace("id,", "name,"), "no column 'id'"),
-        (lambda text: text + "L-02,1,2,3,4,5,6,7,8,9\n", "is not a batch of suggest"),
-    ],
-)
-def test_another_table_is_not_overwritten(change, part, capsys):
-    batch = suggest(RESULTS)
-    path = Path("next.csv")
-    path.write_text(change(path.read_text()))
-    if not part:
-        assert suggest(RESULTS).equals(batch)
-        return
-    suggest(RESULTS, code=2)
-    error = capsys.readouterr().err
-    assert "next.csv exists, and" in error
-    assert part in error
-    assert "Move that file away, or name another --output." in error
-
-
 def test_rewards_in_a_column_of_their_own_are_kept(capsys):
     batch = suggest(RESULTS)
+    batch.assign(remark=None).to_csv("next.csv", index=False)
+    assert suggest(RESULTS).equals(batch)
     batch.assign(reward=[None, 44, None]).to_csv("next.csv", index=False)
     suggest(RESULTS, code=2)
     assert "1 of its rows have entries" in capsys.readouterr().err
-    told = pd.DataFrame({"id": batch["id"][1:2], "reward": 44.0})
-    suggest(pd.concat([RESULTS, told]))
 
 
 def test_words_for_missing_values_are_in_flight_and_named(capsys):
@@ -187,21 +164,15 @@ def test_words_for_missing_values_are_in_flight_and_named(capsys):
     pd.testing.assert_frame_equal(suggest(german), batch)
 
 
-@pytest.mark.parametrize("kind", ["csv", "xlsx"])
-def test_candidates_whose_last_measurement_failed_are_not_chosen(kind, capsys):
+def test_candidates_whose_last_measurement_failed_are_not_chosen(capsys):
     first = suggest(RESULTS)["id"].tolist()
     failed = pd.DataFrame({"id": first, "reward": ["failed", "Failed ", "FAILED"]})
     table = pd.concat([RESULTS.astype(object), failed])
-    path = Path(f"told.{kind}")
-    write = table.to_csv if kind == "csv" else table.to_excel
-    write(path, index=False)
-    capsys.readouterr()
-    command = ["suggest", "arms.csv", f"--observations={path}", "--output=n.csv"]
-    assert main([*command, "--batch-size=3"]) == 0
+    assert set(suggest(table, "--output=n.csv")["id"]) == set(first)  # of before
+    assert set(pd.read_csv("n.csv")["id"]).isdisjoint(first)
     said = capsys.readouterr().out
     assert f"measurement failed: 3 ({', '.join(first)}). They are not" in said
-    assert "7 measurements in all, 0 in flight" in said
-    assert set(pd.read_csv("n.csv")["id"]).isdisjoint(first)
+    assert said.count("7 measurements in all, 0 in flight") == 2
     # A later result, and one of a candidate that is unknown.
     later = pd.concat([table, pd.DataFrame({"id": first[:1], "reward": [41.0]})])
     suggest(later, "--goal", "regret")
@@ -236,9 +207,8 @@ def test_a_molecule_that_failed_is_not_chosen_from_another_row(capsys):
     ],
     ids=["mixed", "text", "numbers"],
 )
-@pytest.mark.parametrize("sep", [",", ";"])
-def test_a_table_without_a_header_is_refused(arms, sep, capsys):
-    path = Path("arms.csv")
+def test_a_table_without_a_header_is_refused(arms, capsys):
+    path, sep = Path("arms.csv"), ";" if "b" in arms else ","
     arms.to_csv(path, index=False, header=False, sep=sep)
     command = ["suggest", "arms.csv"]
     assert main(command) == 2
@@ -260,31 +230,17 @@ def test_results_without_a_header_or_with_two_are_refused(capsys):
     assert "has 'reward' in row 9 of told.csv" in capsys.readouterr().err
 
 
-def test_numbers_may_be_names_of_columns():
-    names = [str(n) for n in np.arange(400.5, 440, 5)]
-    spectra = pd.DataFrame(RNG.uniform(size=(24, 8)), columns=names)
-    suggest(RESULTS, arms=spectra.assign(id=ARMS["id"]))
-
-
 def test_all_incomplete_columns_are_named_and_can_be_left_out(capsys):
-    arms = ARMS.assign(**{f"d{n}": RNG.uniform(size=24) for n in range(40)})
-    expected = suggest(RESULTS, arms=arms)
-    gaps = arms.assign(**{f"g{n}": [1.0, None, *range(22)] for n in range(30)})
+    expected = suggest(RESULTS)
+    gaps = ARMS.assign(**{f"g{n}": [1.0, None, *range(22)] for n in range(30)})
     gaps["word"] = ["x", *["n.d."] * 23]
-    capsys.readouterr()
     suggest(RESULTS, arms=gaps, code=2)
-    error = capsys.readouterr().err
-    assert "Column 'g0' has a missing, infinite or huge value in row 3 " in error
-    assert "columns with such values are g0, g1, " in error
+    assert "values are g0, g1, " in (error := capsys.readouterr().err)
     assert "g19 and 11 more" in error
     batch = suggest(RESULTS, "--drop-incomplete", arms=gaps)
     pd.testing.assert_frame_equal(batch, expected)
     said = capsys.readouterr().out
     assert "--drop-incomplete: 31 columns with missing values are left out: g0" in said
-    table = gaps.assign(gain=RNG.normal(size=24), id=ARMS["id"])
-    table.to_csv("t.csv", index=False)
-    command = ["simulate", "t.csv", "--reward=gain", "--horizon=3", "--output=out"]
-    assert main([*command, "--drop-incomplete"]) == 0
 
 
 def test_faults_of_several_columns_are_said_at_once(capsys):
@@ -306,6 +262,3 @@ def test_when_no_candidate_is_left_it_is_said_why(capsys):
     assert "Expected candidates to be left for 3 measurements, but of 24 cand" in error
     assert "6 have had their repeats (--max-repeats 2, those in flight incl" in error
     assert "1 failed, and 17 are not available. Add or restock candidates" in error
-    failed = pd.DataFrame({"id": ARMS["id"], "reward": "failed"})
-    suggest(failed, code=2)
-    assert "24 failed, and 0 are not available" in capsys.readouterr().err

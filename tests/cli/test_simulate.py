@@ -45,14 +45,8 @@ def test_everything_may_be_measured(table, capsys):
     printed = capsys.readouterr().out
     assert "suggest on table.csv, 60 candidates, 60 measurements, noise 0.1" in printed
     assert "text column 'kind' became 2 columns" in printed
-
-
-def test_regret_is_in_standard_deviations_of_the_reward(table, capsys):
-    rounds = simulate("--horizon", "20")
     unit = table["gain"].std(ddof=0)
-    assert f"standard deviations of 'gain', which is {unit:.4g}" in (
-        capsys.readouterr().out
-    )
+    assert f"standard deviations of 'gain', which is {unit:.4g}" in printed
     gap = (table["gain"].max() - table["gain"].mean()) / unit
     expected = gap * rounds["num_pulls"]
     assert rounds["uniform_cumulative_regret"].tolist() == pytest.approx(
@@ -88,14 +82,12 @@ def molecules_and_gains():
     ("kind", "words"),
     [
         ("numbers", ["--drop", "y", "--minimize"]),
-        ("bits", []),
         ("bits", ["--kernel", "matern"]),
         ("molecules", ["--smiles", "smiles", "--bits", "--num-bits", "128"]),
-        ("molecules", ["--smiles", "smiles", "--num-bits", "64", "--kernel", "rbf"]),
     ],
 )
 def test_simulate_plays_what_suggest_would_choose(kind, words, table):
-    """Three plates of five, of the loop and of the command."""
+    """Three plates of four, of the loop and of the command."""
     table = {
         "numbers": table.assign(id=[f"a{row}" for row in range(len(table))]),
         "bits": bits_and_gains(),
@@ -103,7 +95,7 @@ def test_simulate_plays_what_suggest_would_choose(kind, words, table):
     }[kind]
     table.to_csv("table.csv", index=False)
     table.drop(columns="gain").to_csv("arms.csv", index=False)
-    words = [*words, "--batch-size", "5", "--max-repeats", "1"]
+    words = [*words, "--batch-size", "4", "--max-repeats", "1"]
     problem, options, names = load(*words)
     loop = SuggestLoop(problem.arms, seed=1, **options)
     gains = table.set_index("id")["gain"]
@@ -140,17 +132,13 @@ def test_one_molecule_written_twice_is_one_candidate(capsys):
     assert f"which is {gains.std():.4g}" in said
 
 
-def test_the_goal_reaches_suggest(table):
-    assert load("--goal", "regret")[1]["goal"] == "regret"
-
-
 def test_repetitions_are_campaigns_of_their_own(table, capsys):
-    words = ["--horizon", "24", "--batch-size", "8", "--seed"]
+    words = ["--horizon", "12", "--batch-size", "4", "--seed"]
     rounds = simulate("--repetitions", "2", *words, "5")
     last = rounds.groupby("seed").last()
     assert last.index.tolist() == [5, 6]
-    assert (last["num_pulls"] == 24).all()
-    assert "24 measurements, noise 0.1, repetitions 2\n" in capsys.readouterr().out
+    assert (last["num_pulls"] == 12).all()
+    assert "12 measurements, noise 0.1, repetitions 2\n" in capsys.readouterr().out
     alone = simulate(*words, "6")
     among = rounds[rounds["seed"] == 6].reset_index(drop=True)
     pd.testing.assert_frame_equal(alone, among)
@@ -159,12 +147,9 @@ def test_repetitions_are_campaigns_of_their_own(table, capsys):
 @pytest.mark.parametrize(
     ("change", "words", "message"),
     [
-        ({}, ["--reward", "cost"], "no column 'cost'"),
         ({"gain": 1.0}, [], "'gain' to vary, but it is constant. Drop it if"),
         ({"gain": "high"}, [], "'gain' has 'high' in row 2"),
         ({"gain": [np.nan, *range(59)]}, [], "'gain' has an empty cell in row 2 ("),
-        ({"gain": 1e308}, [], "not a finite number up to 1e+100"),
-        ({}, ["--smiles", "text"], "has no column 'text'"),
         ({}, ["--max-repeats=2", "--horizon=121"], "allows 120 measurements of"),
         ({}, ["--id", "plate"], "Name it by --id"),
         ({}, ["--id", "kind"], "more than once"),
@@ -183,16 +168,17 @@ def test_errors_are_one_line(table, capsys, change, words, message):
 def test_ids_are_no_feature_and_name_the_best_arm(table, capsys):
     ids = [f"{number:04d}" for number in range(len(table))]
     table.assign(well=ids).to_csv("table.csv", index=False)
-    expected = simulate("--drop", "well", "--horizon", "30")
+    expected = simulate("--drop", "well", "--horizon", "12")
     best = int(re.search(r"candidate found: row (\d+)", capsys.readouterr().out)[1])
-    rounds = simulate("--id", "well", "--horizon", "30")
+    rounds = simulate("--id", "well", "--horizon", "12")
     pd.testing.assert_frame_equal(rounds, expected)
     assert f"Best candidate found: {best - 2:04d}, " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["rounds.csv", "regret.png"])
-@pytest.mark.parametrize("command", ["simulate", "demo"])
-def test_only_files_of_earlier_runs_are_replaced(name, command, table, capsys):
+@pytest.mark.parametrize(
+    ("command", "name"), [("simulate", "rounds.csv"), ("demo", "regret.png")]
+)
+def test_only_files_of_earlier_runs_are_replaced(command, name, table, capsys):
     words = ["--horizon=6", "--quiet", "--output=out"]
     words += ["--num-arms=20"] if command == "demo" else ["table.csv", "--reward=gain"]
     for _ in range(2):

@@ -9,7 +9,7 @@ from botorch_bkb.cli.simulate import best_arms, outcome_table, report, run_bandi
 from botorch_bkb.test_functions import FiniteArmProblem
 
 
-HORIZON = 40
+HORIZON = 20
 
 
 class RecordingProblem(FiniteArmProblem):

@@ -170,10 +170,11 @@ def test_a_category_that_is_named_may_have_many_values(monkeypatch, capsys):
 
 
 LIKE_NUMBERS = ["30 C", "0.5mg/mL", "1,100", "1 100", "1:10", "0.5-5.5", "5 %ee"]
-LIKE_DATES = ["31.01.2026", "01/31/2026", "01-Jan-26", "3 Feb 2026"]
 
 
-@pytest.mark.parametrize("text", [*LIKE_NUMBERS, *LIKE_DATES])
+@pytest.mark.parametrize(
+    "text", [*LIKE_NUMBERS, "31.01.2026", "01/31/2026", "01-Jan-26", "3 Feb 2026"]
+)
 def test_text_that_looks_like_a_number_or_a_date_is_refused(text):
     match = r"'load' has .* in row 1 .* looks like a number or a date\. Write bare numb"
     with pytest.raises(InputDataError, match=match):

@@ -44,7 +44,10 @@ with warnings.catch_warnings():
     from botorch_bkb.integrations.ax.node import _FACTORIES as FACTORIES
 
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Ax and what it imports warn a lot
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # Ax and what it imports warn a lot
+    pytest.mark.usefixtures("short_fits"),
+]
 
 
 @pytest.fixture
@@ -55,8 +58,8 @@ def arm_file(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["BBKB", "GPThompsonSampling", "drifting", "RGPUCB"])
-def test_sixty_trials_are_those_of_the_bandit_outside(name, arm_file):
-    """Eight pending, results in any order, 5 % failed, 5 % abandoned; repeats."""
+def test_thirty_trials_are_those_of_the_bandit_outside(name, arm_file):
+    """Eight pending, results in any order, 10 % failed, 10 % abandoned."""
     arms = np.load(arm_file)
     node = BanditNode(ArmFile(arm_file), factory=name, seed=3)
     client = new_client(node, [rows(300)])
@@ -64,7 +67,7 @@ def test_sixty_trials_are_those_of_the_bandit_outside(name, arm_file):
     alone = make(name, torch.as_tensor(arms), True, generator)
     rng, out, num_trials = random.Random(0), {}, 0
     completed, news, abandoned = Counter(), [], []
-    while num_trials < 60:
+    while num_trials < 30:
         # What the node does at its next call: results by number, then releases.
         # The node's trials are all there are: their numbers are the pulls'.
         for pull, arm, value in sorted(item for item in news if item[2] is not None):
@@ -83,9 +86,9 @@ def test_sixty_trials_are_those_of_the_bandit_outside(name, arm_file):
         assert Counter(node.bandit.pending.values()) == Counter(out.values())
         for number in rng.sample(sorted(out), 3):
             arm, chance, value = out.pop(number), rng.random(), None
-            if chance < 0.05:
+            if chance < 0.1:
                 client.mark_trial_failed(number)
-            elif chance < 0.1:
+            elif chance < 0.2:
                 client.mark_trial_abandoned(number)
                 abandoned.append(arm)
             else:
@@ -96,7 +99,6 @@ def test_sixty_trials_are_those_of_the_bandit_outside(name, arm_file):
     bandit = node.update()
     assert bandit.num_pulls == completed.total()  # none lost, none twice
     assert {arm: int(bandit.counts[arm]) for arm in completed} == dict(completed)
-    assert max(completed.values()) > 1
 
 
 def test_without_a_factory_a_gpbandit_learns(arm_file):
@@ -104,7 +106,7 @@ def test_without_a_factory_a_gpbandit_learns(arm_file):
     client = new_client(node, [rows(300)])
     generator = torch.Generator().manual_seed(1)
     alone = GPBandit(torch.as_tensor(np.load(arm_file)), generator=generator)
-    for (parameters,) in (play(client, 1) for _ in range(6)):
+    for (parameters,) in (play(client, 1) for _ in range(5)):
         (expected,) = alone.ask().tolist()
         assert parameters == {"arm": expected}
         alone.tell([expected], [math.sin(expected)])
@@ -132,14 +134,11 @@ def test_trials_of_others_count(tmp_path):
 
 
 def cards_of(card):
-    return (
-        [card, *(one for each in card.children for one in cards_of(each))]
-        if (isinstance(card, AnalysisCardGroup))
-        else [card]
-    )
+    parts = card.children if isinstance(card, AnalysisCardGroup) else []
+    return [card, *(one for each in parts for one in cards_of(each))]
 
 
-@pytest.mark.parametrize("num_trials", [0, 1, 7])
+@pytest.mark.parametrize("num_trials", [0, 1, 5])
 def test_ax_analyses_show_the_results_and_predict_is_the_bandit_s(num_trials, tmp_path):
     """No analysis fails, from the first trial on; also of a client that was loaded."""
     client = new_client(grid_node("GPBandit"))
@@ -375,39 +374,39 @@ def test_what_changes_on_the_way_is_refused():
 
 # Storage ------------------------------------------------------------------------------
 
-CONTINUE = """
-import json, logging, sys, warnings
+LOAD = """
+import logging, sys, warnings
 warnings.simplefilter("ignore")
 logging.disable(logging.CRITICAL)
 from ax.api.client import Client
 from botorch_bkb.integrations.ax import register_bandit
 
 client = Client.load_from_json_file(sys.argv[1])
+"""
+CONTINUE = """
 chosen = []
-for _ in range(5):
+for _ in range(2):
     for number, parameters in client.get_next_trials(max_trials=2).items():
         chosen.append(parameters["arm"])
         client.complete_trial(number, raw_data={"y": parameters["arm"] / 300})
-print(json.dumps(chosen))
+print(chosen)
 """
 
 
 def test_another_process_goes_on_with_the_same_arms(tmp_path, arm_file):
     client = new_client(BanditNode(ArmFile(arm_file), seed=1), [rows(300)])
-    for _ in range(12):
+    for _ in range(3):
         out = client.get_next_trials(max_trials=2)
         number, parameters = out.popitem()
         client.complete_trial(number, raw_data={"y": parameters["arm"] / 300})
     path = tmp_path / "experiment.json"
     client.save_to_json_file(str(path))
-    chosen = []
-    for _ in range(5):
-        for number, parameters in client.get_next_trials(max_trials=2).items():
-            chosen.append(parameters["arm"])
-            client.complete_trial(number, raw_data={"y": parameters["arm"] / 300})
-    command = [sys.executable, "-c", CONTINUE, str(path)]
+    known = {"client": client}
+    exec(CONTINUE, known)
+    code = f"{LOAD}{CONTINUE}"
+    command = [sys.executable, "-c", code, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.strip().split("\n")[-1] == str(chosen)
+    assert done.stdout.strip().split("\n")[-1] == str(known["chosen"])
 
 
 def test_a_factory_that_this_process_does_not_know_is_named(tmp_path, monkeypatch):

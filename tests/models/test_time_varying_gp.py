@@ -21,12 +21,13 @@ from botorch.models.transforms.input import (
     Round,
     Warp,
 )
-from gpytorch.kernels import MaternKernel, RBFKernel
+from gpytorch.kernels import MaternKernel
 from gpytorch.means import ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from botorch_bkb.models import TimeVaryingGP
 from botorch_bkb.models.kernels import TemporalDecayKernel
+from tests.models.test_dtc_gp import make_kernel
 from tests.reference import time_varying_posterior
 
 
@@ -34,9 +35,7 @@ NOISE, RATE = 0.1, 0.2
 
 
 def rbf():
-    kernel = RBFKernel().double()
-    kernel.lengthscale = 0.4
-    return kernel
+    return make_kernel("rbf")
 
 
 def decay(rate):
@@ -137,7 +136,6 @@ TIME = 3
 @pytest.mark.parametrize(
     "transform",
     [
-        Normalize(TIME),
         Normalize(TIME, bounds=torch.tensor([[0.0] * 3, [1.0, 1.0, 60.0]])),
         InputStandardize(TIME),
         ChainedInputTransform(a=Normalize(TIME, indices=SPACE), b=Normalize(TIME)),

@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, strategies
+from hypothesis import given, settings, strategies
 
 from botorch_bkb.models.kernels import AnovaKernel, learned
 from tests.reference import anova_covariance
@@ -38,6 +38,7 @@ def dense(kernel, x, z):
     sizes=strategies.tuples(*[strategies.integers(1, 7)] * 3),
     tile=strategies.sampled_from([1, 5, 2**15]),
 )
+@settings(max_examples=25)
 def test_it_is_the_formula(sizes, tile, learns, dtype):
     n, m, d = sizes
     kernel, x, z = made(d, dtype), points(n, d, dtype=dtype), points(m, d, dtype=dtype)

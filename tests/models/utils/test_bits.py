@@ -51,9 +51,11 @@ each_kind = pytest.mark.parametrize("most", [1, 9], ids=["bits", "counts"])
 each_width = pytest.mark.parametrize("with_numbers", [False, True])
 
 
-@each_kind
-@each_width
-@pytest.mark.parametrize("dtype", [torch.float, torch.double], ids=str)
+@pytest.mark.parametrize(
+    ("most", "with_numbers", "dtype"),
+    [(1, False, torch.float), (9, False, torch.double), (1, True, torch.double)],
+    ids=str,
+)
 def test_they_are_the_tensor_of_their_rows(most, with_numbers, dtype):
     packed, dense = packed_and_dense(most, with_numbers, dtype)
     assert packed.is_packed == (most == 1)
@@ -67,7 +69,6 @@ def test_they_are_the_tensor_of_their_rows(most, with_numbers, dtype):
         lambda x: x[x[:, 0] > 0],
         lambda x: x[7],
         lambda x: x[:, -1],
-        lambda x: x[:, 3],
         lambda x: x[:, :5],
         lambda x: x.index_select(1, torch.arange(NUM_BITS)),
         lambda x: x.index_select(1, torch.tensor([x.shape[1] - 1])),
@@ -124,7 +125,7 @@ def test_packed_similarities_are_those_of_dense_rows(most, dtype):
     )
 
 
-@settings(deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.lists(st.integers(0, 255), min_size=8, max_size=8), min_size=2),
     st.booleans(),

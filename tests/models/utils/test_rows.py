@@ -18,7 +18,7 @@ def equal_rows(table):
     num_columns=st.integers(1, 3),
     num_values=st.integers(1, 8),
 )
-@settings(max_examples=60)
+@settings(max_examples=30)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_twins_are_the_equal_rows(seed, num_rows, num_columns, num_values, dtype):
     generator = torch.Generator().manual_seed(seed)
@@ -48,7 +48,7 @@ def test_twins_are_the_equal_rows(seed, num_rows, num_columns, num_values, dtype
     num_points=st.integers(1, 6),
     num_inputs=st.integers(1, 6),
 )
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_points_cover_inputs_of_which_each_is_one_of_them(seed, num_points, num_inputs):
     generator = torch.Generator().manual_seed(seed)
     points = torch.randint(2, (num_points, 2), generator=generator).double()
