@@ -120,7 +120,7 @@ READ = {
         "categories": parquet(ARMS.astype({"id": "category", "solvent": "category"})),
         "single precision": parquet(ARMS.astype({"load": "float32"})),
         "nullable": (parquet(ARMS.convert_dtypes()), parquet(RESULTS.convert_dtypes())),
-        "decimals": parquet(ARMS.assign(heat=[Decimal(str(x)) for x in ARMS["heat"]])),
+        "decimals": parquet(ARMS.assign(heat=ARMS["heat"].map(str).map(Decimal))),
         "numbers as text": (
             PLAIN,
             parquet(RESULTS.astype("object").map(str, "ignore")),
@@ -386,7 +386,7 @@ REFUSED = {
     },
     "neither a number nor text": {
         f"a cell of {type(value).__name__}": (
-            parquet(ARMS.assign(heat=[value] * NUM_ARMS)),
+            parquet(ARMS.assign(heat=pd.Series([value] * NUM_ARMS))),
             "'heat' has the value",
         )
         for value in (datetime.time(12, 30), [1.0, 2.0], {"a": 1}, b"\xff")

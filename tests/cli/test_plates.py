@@ -100,6 +100,7 @@ def test_impossible_plates_are_refused(words, message, folder, capsys):
     assert not (folder / "next.csv").exists()
 
 
+@pytest.mark.usefixtures("full_fits")
 @pytest.mark.parametrize("minimize", [False, True])
 def test_the_command_says_when_to_stop(minimize, folder, capsys, bandits):
     words = ["--report=r.html", *(["--minimize"] if minimize else [])]

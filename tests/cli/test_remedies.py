@@ -241,7 +241,7 @@ def relative_to_round(table, found):
 NOTED = r"Note: column '{}' is a feature \((?P<drop>.*) leaves it out"
 DROPS = NOTED.replace("drop", "option") + r"\)"
 AVAILABLE = NOTED + r"; (?P<option>--available .*) if it says what is available\)"
-STOCKS = {
+STOCKS: dict[str, Any] = {
     "to buy": ["no"] + ["Yes"] * 35,
     "available": [True, False] * 18,
     "stock": [0, 5, 12] * 12,
@@ -256,8 +256,10 @@ MY_NAMES = ARMS.rename(columns={"id": "my name"})
 TWICE = pd.concat([RESULTS, RESULTS])
 
 
+Remedies = dict[str, tuple[Any, ...]]
+
 # The option that the message has is added: the candidates, what it says, the results.
-ADDED = {
+ADDED: Remedies = {
     "words that differ in nearly every row": (
         ARMS.head(20).assign(comment=COMMENTS),
         DROPS.format("comment"),
@@ -311,7 +313,7 @@ ADDED = {
 }
 
 # The candidates are corrected: what it says, and how, options that are given.
-CANDIDATES = {
+CANDIDATES: Remedies = {
     "units": (
         column(ARMS, "heat", lambda cells: cells.astype("str") + " C"),
         r"'heat' has '20.0 C' in row 2 .*Write bare numbers: no unit",
@@ -359,7 +361,7 @@ CANDIDATES = {
 }
 
 # So are results of these candidates.
-CORRECTED = {
+CORRECTED: Remedies = {
     "saturated readings": (
         row(row(FEW, 3, reward=">100"), 4, reward=">100"),
         r"has '>100' in row 3 of results.csv .*beyond a limit, such as >100: the limit",
@@ -423,7 +425,7 @@ CORRECTED = {
 }
 
 # An option is left out, or replaced by those of the function: what is given, and says.
-OPTIONS = {
+OPTIONS: Remedies = {
     "the plate's column is of one value": (
         state(ARMS, FEW, "--same=solvant"),
         r"features, such as \S+, (?P<name>\w+), \w+, but got 'solvant'",
@@ -501,7 +503,7 @@ OPTIONS = {
 }
 
 # Any other way: what is given, what is said, and a function of both.
-CASES = {
+CASES: Remedies = {
     "a setting that does not apply": (state(LIGANDS), GAP, median_and_yes_no),
     "a word that does not apply": (
         state(ARMS.assign(ligand=KIND)),

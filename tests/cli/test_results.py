@@ -93,7 +93,7 @@ TWICE = pd.concat([RESULTS, RESULTS])
     [
         (TWICE.sort_values("id"), 14),
         (pd.concat([RESULTS, RESULTS[:4]]), 8),
-        (TWICE.assign(remark=["a", None, *["b"] * 5] * 2), 14),
+        (TWICE.assign(remark=["a", "NA", *["b"] * 5] * 2), 14),
     ],
     ids=["sorted", "partly", "with NA"],
 )
