@@ -393,7 +393,8 @@ print(chosen)
 """
 
 
-def test_another_process_goes_on_with_the_same_arms(tmp_path, arm_file):
+def test_another_process_goes_on_with_the_same_arms(tmp_path, arm_file, monkeypatch):
+    monkeypatch.undo()  # the other process has full fits
     client = new_client(BanditNode(ArmFile(arm_file), seed=1), [rows(300)])
     for _ in range(3):
         out = client.get_next_trials(max_trials=2)
