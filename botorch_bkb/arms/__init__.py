@@ -11,7 +11,7 @@ from botorch_bkb.arms.stored import (
     StoredArms,
 )
 from botorch_bkb.arms.table import ArmTable, PullCounts, PullLimits
-from botorch_bkb.models.utils.bits import BitArms
+from botorch_bkb.models.utils.rows import BitArms
 
 
 __all__ = [

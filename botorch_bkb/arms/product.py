@@ -21,8 +21,7 @@ from typing_extensions import override
 from botorch_bkb.checks import check_arms
 from botorch_bkb.models.kernels.learned import product_to_learn
 from botorch_bkb.models.kernels.product import ComponentKernel
-from botorch_bkb.models.utils.bits import BitArms
-from botorch_bkb.models.utils.rows import LazyRows
+from botorch_bkb.models.utils.rows import BitArms, LazyRows
 
 
 MOST_ROWS = 10_000_000

@@ -13,10 +13,10 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from torch import Tensor
 
 from botorch_bkb.checks import check_arms, check_available, check_indices
-from botorch_bkb.models.utils.bits import BitArms
 from botorch_bkb.models.utils.draws import draw_integers
 from botorch_bkb.models.utils.rows import (
     as_dense,
+    BitArms,
     Duplicates,
     find_duplicates,
     first_equal,

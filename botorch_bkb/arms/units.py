@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from botorch_bkb.arms.product import ProductArms
-from botorch_bkb.models.utils.bits import BitArms
-from botorch_bkb.models.utils.rows import row_blocks
+from botorch_bkb.models.utils.rows import BitArms, row_blocks
 
 
 def feature_units(arms: Tensor) -> tuple[Tensor, Tensor]:

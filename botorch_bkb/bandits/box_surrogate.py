@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from botorch_bkb.arms.table import match_rows
 from botorch_bkb.bandits.fitting import Fit, Fitter
-from botorch_bkb.bandits.inducing import LeverageScoreSampling, MIN_INDUCING
+from botorch_bkb.bandits.inducing import EXACT_UNTIL, LeverageScoreSampling
 from botorch_bkb.bandits.observations import Observations
 from botorch_bkb.bandits.surrogates import Surrogate
 from botorch_bkb.checks import check_points
@@ -95,7 +95,7 @@ class BoxSurrogate(Surrogate):
         self.sampling = sampling
         self.exact_until = math.inf
         if sampling is not None:
-            self.exact_until = min(MIN_INDUCING, sampling.max_inducing or MIN_INDUCING)
+            self.exact_until = min(EXACT_UNTIL, sampling.max_inducing or EXACT_UNTIL)
 
     @override
     def update(

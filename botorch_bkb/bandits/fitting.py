@@ -42,10 +42,9 @@ from botorch_bkb.models.kernels.learned import (
     tanimoto_to_learn,
 )
 from botorch_bkb.models.kernels.product import ComponentKernel
-from botorch_bkb.models.utils.bits import BitArms
-from botorch_bkb.models.utils.likelihoods import PartlyKnownNoise
 from botorch_bkb.models.utils.nystrom import dense_covariance
-from botorch_bkb.models.utils.rows import as_dense
+from botorch_bkb.models.utils.prediction import PartlyKnownNoise
+from botorch_bkb.models.utils.rows import as_dense, BitArms
 
 
 # With fewer pulls the marginal likelihood is too flat to fit anything.

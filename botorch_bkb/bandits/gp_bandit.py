@@ -25,7 +25,7 @@ from botorch_bkb.bandits.drifting import (
     FilterSurrogate,
 )
 from botorch_bkb.bandits.fitting import Fitter
-from botorch_bkb.bandits.inducing import LeverageScoreSampling, MIN_INDUCING
+from botorch_bkb.bandits.inducing import EXACT_UNTIL, LeverageScoreSampling
 from botorch_bkb.bandits.observations import DEVIATIONS_OF_95_PERCENT
 from botorch_bkb.bandits.plates import (
     checked_columns,
@@ -171,7 +171,7 @@ class GPBandit(FiniteArmBandit):
                 Fitter(arms, covar_module, noise_variance, policy.prior_mean),
                 max_feature_bytes,
                 LeverageScoreSampling(max_inducing=max_inducing),
-                exact_until=min(MIN_INDUCING, max_inducing or MIN_INDUCING),
+                exact_until=min(EXACT_UNTIL, max_inducing or EXACT_UNTIL),
             )
         if confidence is None:
             kernel = surrogate.fit.covar_module

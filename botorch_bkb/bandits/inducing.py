@@ -35,7 +35,7 @@ from botorch_bkb.posteriors import ArmPosterior
 BULK_SIZE = 256
 # Where hyperparameters are learned, up to this many observed points are all inducing:
 # the exact posterior costs less than a fit.
-MIN_INDUCING = 256
+EXACT_UNTIL = 256
 
 
 @dataclass(frozen=True)

@@ -44,20 +44,18 @@ from botorch_bkb.models.utils.leverage_scores import (
     Resampling,
     sample_inducing_indices,
 )
-from botorch_bkb.models.utils.likelihoods import (
-    check_likelihood,
-    dtc_prior,
-    new_noise,
-    observed_noise,
-    train_noise,
-)
 from botorch_bkb.models.utils.nystrom import lazy_covariance
 from botorch_bkb.models.utils.prediction import (
+    check_likelihood,
     concatenate,
+    dtc_prior,
     DTCPredictionStrategy,
     ExactPosterior,
+    new_noise,
     Observations,
+    observed_noise,
     SparsePosterior,
+    train_noise,
 )
 from botorch_bkb.models.utils.rows import covers, find_replicates, sum_replicates
 
@@ -247,7 +245,7 @@ class SingleTaskDTCGP(SingleTaskGP):
         inverse, first = find_replicates(train_X)
         log_miss = log_exclusion(scores, oversampling)
         kept = -torch.expm1(sum_replicates(log_miss, inverse, len(first)))
-        # In single precision, unlike the other draws: a seed draws what it always drew.
+        # In single precision, on which the draws of a seed depend.
         uniforms = draw_uniforms(len(first), as_generator(generator), torch.float32)
         if resampling == "coupled":
             rows, known = train_X[first].tolist(), self._uniforms

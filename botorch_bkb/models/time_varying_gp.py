@@ -21,8 +21,8 @@ from typing_extensions import override
 
 from botorch_bkb.checks import check_modules, check_training_data
 from botorch_bkb.models.kernels import TemporalDecayKernel
-from botorch_bkb.models.utils.likelihoods import check_likelihood
 from botorch_bkb.models.utils.nystrom import lazy_covariance
+from botorch_bkb.models.utils.prediction import check_likelihood
 
 
 class TimeVaryingGP(SingleTaskGP):

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from botorch_bkb.models.utils.nystrom import (
     check_largest_variance,
-    check_relative_residual,
+    check_residual,
     dense_covariance,
     independent_points,
     ROUNDING_THRESHOLD,
@@ -196,7 +196,7 @@ class ArmPosterior(StaticPosterior):
         """
         found = torch.tensor(self.shards.ask(ArmShard.soundness))
         least, worst = found.amin(dim=0).tolist()
-        check_relative_residual(worst, self.like.dtype)
+        check_residual(worst, self.like.dtype)
         eps, dropped = torch.finfo(self.like.dtype).eps, self._dropped
         noise = 2 * eps * self.max_prior_variance
         if not len(dropped) and noise < ROUNDING_THRESHOLD * least:

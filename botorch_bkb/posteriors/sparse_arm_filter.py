@@ -29,13 +29,12 @@ from botorch_bkb.models.utils.nystrom import (
     APPEND_TOLERANCE,
     check_largest_variance,
     check_prior_variance,
-    check_relative_residual,
     check_residual,
     dense_covariance,
-    is_positive,
     is_well_conditioned,
     least_residual,
     psd_root,
+    PSD_TOLERANCE,
     RoundingReport,
 )
 
@@ -158,7 +157,7 @@ class SparseArmKalmanFilter:
         prior = self.covar_module(arms, diag=True).to(arms)
         squared = features.square().sum(dim=-1)
         check_prior_variance(prior)
-        check_residual(prior - squared, prior)
+        check_residual(least_residual(prior - squared, prior), prior.dtype)
         projected = ((features @ self._Sigma) * features).sum(dim=-1)
         other = copy(self)
         other.prior_variance = torch.cat([self.prior_variance, prior])
@@ -291,13 +290,14 @@ class SparseArmKalmanFilter:
         z = features[index].clone()
         column = self._prior_covariance(joined).squeeze(0) - features @ z
         corner = (self.prior_variance[index] - z.square().sum()).sqrt()
-        check_residual(corner.reshape(1), self.prior_variance[index].reshape(1))
+        least = least_residual(corner, self.prior_variance[index])
+        check_residual(least, corner.dtype)
         column /= corner
         column[self.inducing_indices] = 0.0
         column[index] = corner
         squared = self._squared + column.square()
         worst = least_residual(self.prior_variance - squared, self.prior_variance)
-        if not is_positive(worst, squared.dtype):
+        if not worst > -PSD_TOLERANCE[squared.dtype]:
             # The row that it adds to L^{-1}, in units of the prior variance.
             row = torch.linalg.solve_triangular(
                 self._L, -z.unsqueeze(0), upper=False, left=False
@@ -305,7 +305,7 @@ class SparseArmKalmanFilter:
             row = torch.cat([row.squeeze(0), row.new_ones(1)]) / corner
             arms = torch.cat([self.inducing_indices, joined])
             if is_well_conditioned(row * self.prior_variance[arms].sqrt()):
-                check_relative_residual(worst, squared.dtype)  # raises
+                check_residual(worst, squared.dtype)  # raises
             return
         if m == self._room:
             self._room = min(max(64, 2 * m), self.max_inducing)

@@ -10,8 +10,7 @@ from botorch.test_functions.base import BaseTestProblem
 from torch import Tensor
 
 from botorch_bkb.checks import check_not_negative
-from botorch_bkb.models.utils.bits import BitArms
-from botorch_bkb.models.utils.rows import row_blocks
+from botorch_bkb.models.utils.rows import BitArms, row_blocks
 
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from botorch_bkb import BBKB, GPBandit
 from botorch_bkb.arms import ProductArms
 from botorch_bkb.bandits import ThompsonPolicy, UCBPolicy
 from botorch_bkb.models import SingleTaskDTCGP
-from botorch_bkb.models.utils.likelihoods import PartlyKnownNoise
+from botorch_bkb.models.utils.prediction import PartlyKnownNoise
 from tests.bandits import (
     identity_bandit,
     make_bandit,

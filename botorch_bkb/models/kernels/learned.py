@@ -32,8 +32,8 @@ from torch import nn, Tensor
 from typing_extensions import override
 
 from botorch_bkb.models.kernels.tanimoto import TanimotoKernel
-from botorch_bkb.models.utils.bits import BitArms
 from botorch_bkb.models.utils.nystrom import dense_covariance
+from botorch_bkb.models.utils.rows import BitArms
 
 
 # Covariances that a thread computes at once, so that they fit its cache.

@@ -17,8 +17,8 @@ from typing_extensions import override
 
 from botorch_bkb.models.kernels.learned import MixedKernel
 from botorch_bkb.models.kernels.tanimoto import TanimotoKernel
-from botorch_bkb.models.utils.bits import BitArms
 from botorch_bkb.models.utils.nystrom import dense_covariance
+from botorch_bkb.models.utils.rows import BitArms
 
 
 # All Tanimoto similarities of so many elements are kept, in at most 32 MiB: they have
@@ -143,13 +143,10 @@ class ComponentKernel(Kernel):
             diagonals[0] *= math.prod(scale.outputscale.item() for scale in scales)
             for factor in factors:
                 at = factor.component
-                diagonals[at] = diagonals[at] * self._diagonal(factor, like)
+                variances = factor(self.components[at], diag=True)
+                diagonals[at] = diagonals[at] * variances.to(like)
             found.append(diagonals)
         return found
-
-    def _diagonal(self, factor: Kernel, like: Tensor) -> Tensor:
-        rows = self.components[factor.component]
-        return factor(rows, diag=True).to(like)
 
     def _covariance(self, factor: Kernel, left: Tensor, right: Tensor) -> Tensor:
         """Return the covariances of one component of two lists of products."""

@@ -10,7 +10,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.models.utils.bits import BitArms
+from botorch_bkb.models.utils.rows import BitArms
 
 
 class TanimotoKernel(Kernel):

@@ -78,22 +78,12 @@ def least_residual(residual: Tensor, prior: Tensor) -> float:
     return (residual / prior.clamp_min(torch.finfo(prior.dtype).tiny)).min().item()
 
 
-def is_positive(worst: float, dtype: torch.dtype) -> bool:
-    """Whether the least residual by prior variance is positive, up to rounding."""
-    return worst > -PSD_TOLERANCE[dtype]
-
-
-def check_residual(residual: Tensor, prior: Tensor) -> None:
-    """Raise unless variances left after conditioning are positive up to rounding."""
-    check_relative_residual(least_residual(residual, prior), prior.dtype)
-
-
-def check_relative_residual(worst: float, dtype: torch.dtype) -> None:
-    """Raise unless the least residual by prior variance is positive, up to rounding."""
-    if not is_positive(worst, dtype):
+def check_residual(least: float, dtype: torch.dtype) -> None:
+    """Raise unless the :func:`least_residual` is positive up to rounding."""
+    if not least > -PSD_TOLERANCE[dtype]:
         raise InputDataError(
             "Expected `covar_module` to be positive semi-definite on these inputs, but "
-            f"conditioning left a variance of {worst:.1e} times the prior variance. "
+            f"conditioning left a variance of {least:.1e} times the prior variance. "
             "Check the kernel, or repair its Gram matrix; in float32, try float64."
         )
 
@@ -186,7 +176,7 @@ def independent_points(K_ss: Tensor) -> Tensor:
         residual -= L[:, j].square()
         pivots.append(pivot)
         residual[pivots] = 0.0
-    check_residual(residual, torch.ones_like(residual))
+    check_residual(least_residual(residual, torch.ones_like(residual)), K.dtype)
     return alive[pivots]
 
 
