@@ -256,7 +256,7 @@ def scattered_step(size: int) -> int:
 
 
 def as_numbers(rows: Tensor) -> Tensor:
-    """Return what tells the rows of a component apart, as numbers."""
+    """Return rows as floats, for checksums."""
     return rows.words().double() if isinstance(rows, BitArms) else rows
 
 

@@ -89,14 +89,14 @@ class Workers:
     """Ray's workers for some arms, which start when they are first needed.
 
     The arguments are those of :meth:`StoredArms.on_ray`. ``pool`` is what runs, None
-    before that and after :meth:`close`.
+    before that and after :meth:`close`, and ``end`` ends it.
     """
 
     num_workers: int
     timeout: float
     max_restarts: int
     pool: Any = None
-    _end: Callable[[], object] | None = None
+    end: Callable[[], object] | None = None
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -104,15 +104,11 @@ class Workers:
         check_positive("timeout", self.timeout)
         check_count("max_restarts", self.max_restarts)
 
-    def started(self, pool: Any, end: Callable[[], object]) -> None:
-        """Keep what runs, and the function that ends it."""
-        self.pool, self._end = pool, end
-
     def close(self) -> None:
         """End the workers, and Ray if it was started for them."""
-        if self._end is not None:
-            self._end()
-        self.pool = self._end = None
+        if self.end is not None:
+            self.end()
+        self.pool = self.end = None
 
 
 class StoredArms(LazyRows):

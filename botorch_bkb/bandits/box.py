@@ -246,7 +246,8 @@ class BoxBandit(Bandit):
     @override
     @locked
     def state_dict(self) -> dict[str, Any]:
-        own = {"bounds": self.bounds.clone(), "confidence": self.policy.state_dict()}
+        confidence = self.policy.confidence.state_dict()
+        own = {"bounds": self.bounds.clone(), "confidence": confidence}
         return super().state_dict() | own
 
     @override
@@ -263,7 +264,7 @@ class BoxBandit(Bandit):
         self._surrogate = self._surrogate.loaded(state, observations, points)
         self._observations = observations
         self.num_batches = check_count("num_batches", state["num_batches"])
-        self.policy.load_state_dict(state["confidence"])
+        self.policy.confidence.load_state_dict(state["confidence"])
 
     def _design(self, size: int) -> Tensor:
         """Return the next points of the first design, at most ``size``.

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from botorch.optim import optimize_acqf
@@ -22,6 +20,7 @@ from botorch_bkb.acquisition.analytic import (
 from botorch_bkb.acquisition.schedules import (
     as_schedule,
     ConfidenceSchedule,
+    DeviationWidth,
     RandomDeviationWidth,
 )
 from botorch_bkb.checks import check_number, check_size
@@ -78,7 +77,13 @@ class BoxSearch:
 
 
 class BoxPolicy(ABC):
-    """Chooses points of a box."""
+    """Chooses points of a box.
+
+    Attributes:
+        confidence: The width of confidence bounds, if the policy uses them.
+    """
+
+    confidence: ConfidenceSchedule = DeviationWidth()
 
     @abstractmethod
     def select(
@@ -103,14 +108,6 @@ class BoxPolicy(ABC):
         Returns:
             A ``size x d`` tensor.
         """
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of the policy, such as a seed."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned."""
-        return
 
 
 class BoxUCBPolicy(BoxPolicy):
@@ -154,14 +151,6 @@ class BoxUCBPolicy(BoxPolicy):
                 )
             chosen = torch.cat([chosen, point])
         return chosen[-size:]
-
-    @override
-    def state_dict(self) -> dict[str, Any]:
-        return self.confidence.state_dict()
-
-    @override
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.confidence.load_state_dict(state)
 
 
 class BoxThompsonPolicy(BoxPolicy):

@@ -137,34 +137,16 @@ class LeverageScoreSampling:
 
         if num_new <= BULK_SIZE:
             return sample(scores())
-        return _sample_in_blocks(
-            hyperparameters, features, counts, sample, max_feature_bytes
-        )
-
-
-def _sample_in_blocks(
-    hyperparameters: Fit,
-    features: Tensor,
-    counts: Tensor,
-    sample: Callable[[Tensor], Tensor],
-    max_feature_bytes: int,
-) -> Tensor:
-    """Sample inducing rows as if many new rewards had come in doubling blocks.
-
-    At once, every new row would have the score of the prior, and all would be kept: a
-    table of 10,000 historical results would make 10,000 inducing points.
-    """
-    posterior = ArmPosterior(
-        features,
-        hyperparameters.covar_module,
-        hyperparameters.noise_variance,
-        max_feature_bytes,
-    )
-    stop = BULK_SIZE
-    while stop < len(features):
-        inducing = sample(posterior.leverage_scores[:stop])
-        weights = counts[:stop].to(posterior.like)
-        seen = torch.arange(stop, device=features.device)
-        posterior.update(inducing, seen, weights, torch.zeros_like(weights))
-        stop *= 2
-    return sample(posterior.leverage_scores)
+        # As if the new rewards had come in doubling blocks. At once, every new row
+        # would have the score of the prior, and all would be kept: a table of 10,000
+        # historical results would make 10,000 inducing points.
+        kernel, noise = hyperparameters.covar_module, hyperparameters.noise_variance
+        posterior = ArmPosterior(features, kernel, noise, max_feature_bytes)
+        stop = BULK_SIZE
+        while stop < len(features):
+            inducing = sample(posterior.leverage_scores[:stop])
+            weights = counts[:stop].to(posterior.like)
+            seen = torch.arange(stop, device=features.device)
+            posterior.update(inducing, seen, weights, torch.zeros_like(weights))
+            stop *= 2
+        return sample(posterior.leverage_scores)

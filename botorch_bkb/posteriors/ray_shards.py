@@ -192,7 +192,7 @@ def shards_on_ray(
     if workers.pool is None:
         limits = plan_shards(len(arms), workers.num_workers, block_size)
         pool = Pool(workers, arms.source, limits)
-        workers.started(pool, weakref.finalize(workers, pool.close))
+        workers.pool, workers.end = pool, weakref.finalize(workers, pool.close)
     options = type(arms), arms.dtype, arms.units, covar_module, block_size
     return RayShards(workers.pool, shard_of, *options)
 
