@@ -7,7 +7,6 @@ The device is a pretend one (``tests/pretend_device.py``), or a GPU with
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -23,7 +22,6 @@ from torch import Tensor
 
 from botorch_bkb import (
     BBKB,
-    BKB,
     BoxBandit,
     EpsilonGreedy,
     GPBandit,
@@ -40,15 +38,15 @@ from botorch_bkb.acquisition import (
 from botorch_bkb.arms import BitArms
 from botorch_bkb.bandits import BoxThompsonPolicy, ThompsonPolicy
 from botorch_bkb.models import SingleTaskDTCGP, TimeVaryingGP
-from botorch_bkb.models.kernels import learned, TanimotoKernel
+from botorch_bkb.models.kernels import TanimotoKernel
 from botorch_bkb.models.utils.nystrom import TriangularSolver
 from botorch_bkb.optim import optimize_acqf_finite, top_k_choices
-from botorch_bkb.posteriors import ArmPosterior
 from tests.precise_reference import solve_lower
 from tests.pretend_device import pretend_device
-from tests.reference import exact_posterior
 
 
+# On the pretend device every operation takes long.
+pytestmark = pytest.mark.usefixtures("short_fits")
 Use = Callable[[torch.device], Any]
 ROUNDS = 2
 # What drifting bandits must be told.
@@ -66,13 +64,6 @@ def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
         return
     with pretend_device() as device:
         yield device
-
-
-@pytest.fixture(autouse=True)
-def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let fits stop early: on the pretend device every operation takes long."""
-    fit = partial(fit_gpytorch_mll, optimizer_kwargs={"options": {"maxiter": 4}})
-    monkeypatch.setattr(learned, "fit_gpytorch_mll", fit)
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -280,17 +271,6 @@ def acquisitions(device: torch.device) -> Any:
     return [*found, indices.tolist(), values.cpu()]
 
 
-def posterior_of_all_arms(device: torch.device) -> Any:
-    arms = some_arms(device)
-    posterior = ArmPosterior(arms, **given(device))
-    numbers = torch.tensor([1, 5, 9, 20], device=device)
-    ones = torch.ones(4, dtype=torch.double, device=device)
-    for size in (2, 3, 4):
-        some, weights = numbers[:size], ones[:size]
-        posterior.update(some, some, weights, weights)
-    return [posterior.mean.cpu(), posterior.variance.cpu()]
-
-
 USES: dict[str, Use] = {
     "masks, retired and added arms, contexts, history": masks_and_changing_arms,
     "a state to the CPU": state_of("device", "cpu"),
@@ -299,7 +279,6 @@ USES: dict[str, Use] = {
     "models": posteriors_of_models,
     "a drifting model": drifting_model,
     "acquisition functions over choices": acquisitions,
-    "the posterior of all arms": posterior_of_all_arms,
     "BBKB, coupled": campaign(BBKB, learns=False, resampling="coupled"),
     "GPBandit, regret": campaign(GPBandit, learns=True, goal="regret", size=5),
     "GPBandit, draws": campaign(GPBandit, True, policy=ThompsonPolicy(), size=4),
@@ -337,37 +316,6 @@ def assert_alike(found: Any, expected: Any) -> None:
 @pytest.mark.parametrize("use", USES.values(), ids=USES.keys())
 def test_a_use_gives_on_a_device_what_it_gives_on_the_cpu(use, device):
     assert_alike(use(device), use(torch.device("cpu")))
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("bandit_class", [GPUCB, BKB])
-def test_bandits_on_a_device_know_the_exact_posterior(bandit_class, dtype, device):
-    arms = some_arms(torch.device("cpu")).to(dtype)
-    rewards = rewards_of(arms)
-    # So many that every pulled arm is inducing: then sparse is exact.
-    options = {"oversampling": 1e9} if bandit_class is BKB else {}
-    kernel = given(torch.device("cpu"))["covar_module"].to(dtype)  # is moved
-    bandit = bandit_class(arms.to(device), kernel, 0.1, generator=seeded(), **options)
-    told = []
-    for _ in range(6):
-        indices = bandit.ask(5).tolist()
-        bandit.tell(indices, rewards[indices])
-        told += indices
-    bandit.fail(bandit.ask(1))  # all observed arms become inducing
-    mean, variance = (moment.cpu().double().numpy() for moment in bandit.predict())
-    points = arms.double().numpy()
-    squared = ((points[:, None] - points[None]) ** 2).sum(axis=-1)
-    K = np.exp(-squared / (2 * 0.4**2))
-    expected, covariance = exact_posterior(
-        K[np.ix_(told, told)],
-        K[told],
-        K,
-        np.full(len(told), 0.1),
-        rewards[told].double().numpy(),
-    )
-    tolerance = 1e-6 if dtype == torch.float64 else 2e-3
-    np.testing.assert_allclose(mean, expected, atol=tolerance)
-    np.testing.assert_allclose(variance, np.diag(covariance), atol=tolerance)
 
 
 @pytest.mark.parametrize("size", [1, 63, 64, 130])

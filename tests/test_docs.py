@@ -75,6 +75,22 @@ def test_the_reference_lists_every_public_class_and_function():
     assert missing == []
 
 
+def test_what_readme_links_to_is_there():
+    text = README.read_text()
+    links = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", text)
+    links += re.findall(r'src="([^"]+)"', text)
+    assert len(links) > 20
+    assert not [link for link in links if not (README.parent / link).exists()]
+
+
+def test_ci_runs_the_test_command_of_readme():
+    blocks = re.findall(r"```sh\n(.*?)```", README.read_text(), flags=re.DOTALL)
+    demo, tests = (block.strip() for block in blocks[:2])
+    assert tests in (README.parent / ".ci" / "run").read_text()
+    assert tests.endswith(".venv/bin/pytest")
+    assert demo.endswith(".venv/bin/python -m botorch_bkb")
+
+
 def documented_arguments(*texts):
     """Return the names in the ``Args`` of docstrings."""
     names = []

@@ -9,7 +9,7 @@ from tests import recorded_runs
 from tests.recorded_runs import ARMS, main, RUNS
 
 
-QUICK = ["GPUCB, late", "TVGPUCB, timed", "BBKB, coupled", "EpsilonGreedy", "BoxGPUCB"]
+QUICK = ["GPUCB, late", "TVGPUCB, timed", "BBKB, coupled"]
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def recorded(tmp_path, monkeypatch):
 def test_a_campaign_that_is_played_again_has_the_same_picks(recorded, capsys):
     torch.rand(3)  # of the global generator, which no campaign knows
     assert main(["compare", str(recorded)]) == 0
-    assert capsys.readouterr().out == "5 of 5 campaigns have the same picks\n"
+    assert capsys.readouterr().out == "3 of 3 campaigns have the same picks\n"
     picks = json.loads(recorded.read_text())
     assert list(picks) == QUICK
     assert all(len(batches) >= 6 for batches in picks.values())
@@ -34,29 +34,14 @@ def test_the_first_difference_is_shown_with_the_gap_of_the_bounds(recorded, caps
     now = picks["GPUCB, late"][5][1]
     other = (now + 1) % len(ARMS)
     picks["GPUCB, late"][5][1:] = [other, other]
-    picks["EpsilonGreedy"][3] = [other]
-    picks["BoxGPUCB"][2][0][1] += 1e-6
     picks["TVGPUCB, timed"][4].pop()
     del picks["BBKB, coupled"]
     recorded.write_text(json.dumps(picks))
     assert main(["compare", str(recorded)]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 6
+    assert len(lines) == 4
     assert lines[0].startswith(f"GPUCB, late: batch 5, pick 1: {other}, now {now}; ")
     assert lines[0].endswith(" apart, no tie")
     assert lines[1] == "TVGPUCB, timed: batch 4 has 1 picks, now 2"
     assert lines[2] == "BBKB, coupled: not recorded"
-    assert lines[3].endswith("; no bounds are compared")
-    assert lines[4].startswith("BoxGPUCB: batch 2, pick 0: [")
-    assert lines[5] == "0 of 5 campaigns have the same picks"
-
-
-def test_identical_arms_are_a_near_tie(recorded, capsys, monkeypatch):
-    """``GPUCB, identical arms`` picks the first of two equal rows."""
-    name = "GPUCB, identical arms"
-    monkeypatch.setattr(recorded_runs, "RUNS", {name: RUNS[name]})
-    batches = RUNS[name].play().batches
-    batches[9][0] = (batches[9][0] + 40) % 80
-    recorded.write_text(json.dumps({name: batches}))
-    assert main(["compare", str(recorded)]) == 1
-    assert capsys.readouterr().out.splitlines()[0].endswith(" apart, a near-tie")
+    assert lines[3] == "0 of 3 campaigns have the same picks"

@@ -18,7 +18,6 @@ from benchmarks.theorems import (
     late_run,
     leverage_run,
     narrowest_band,
-    regret_run,
 )
 from botorch_bkb import BBKB
 from botorch_bkb.bandits.inducing import BULK_SIZE
@@ -26,8 +25,6 @@ from botorch_bkb.optim import ArmPosterior, ProductRule, SumRule
 from tests.reference import Arms
 
 
-# In one process: the runs that several tests look at are made once.
-pytestmark = pytest.mark.xdist_group("theorems")
 MAX_FAILURES = 1
 
 
@@ -87,39 +84,6 @@ def test_the_narrowest_band_is_that_of_the_dense_posterior():
     variance = dense.posterior(S, counts, np.zeros(30))[1]
     band = narrowest_band(bandit, batch).numpy()
     np.testing.assert_allclose(band, 0.7 * np.sqrt(variance), rtol=1e-6)
-
-
-@pytest.fixture(scope="module")
-def regret_runs():
-    return {
-        "BKB": [regret_run("BKB", 400, seed) for seed in range(3)],
-        "BBKB": [regret_run("BBKB", 6000, seed) for seed in range(3)],
-    }
-
-
-def test_the_band_covers_the_function(regret_runs):
-    """Theorem 2 of either paper: at all arms and steps, in 1 - delta of the runs."""
-    runs = [run for bandit in regret_runs.values() for run in bandit]
-    assert sum(run["failed"] for run in runs) <= MAX_FAILURES
-    # A band too wide to ever matter would cover anything.
-    assert all(run["error_over_band"] > 0.1 for run in runs)
-
-
-@pytest.mark.parametrize("name", ["BKB", "BBKB"])
-def test_regret_is_sublinear(regret_runs, name):
-    """The exponent of the second half; pulling at random has exponent one."""
-    runs = regret_runs[name]
-    exponents = np.array([run["exponent"] for run in runs])
-    error = exponents.std(ddof=1) / np.sqrt(len(exponents))
-    assert exponents.mean() + 4 * error < 0.95
-    assert np.mean([run["regret"] / run["uniform_regret"] for run in runs]) < 0.5
-
-
-def test_batches_and_inducing_arms_follow_the_effective_dimension(regret_runs):
-    """Theorem 1 of BBKB, whose proof has 36 batches per dimension here (C~ = 2)."""
-    for run in regret_runs["BBKB"]:
-        assert run["batches_over_d_eff"] < 8
-        assert run["inducing_over_d_eff"] < 8
 
 
 class Sequence:

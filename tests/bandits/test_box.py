@@ -102,7 +102,6 @@ def test_the_first_points_are_uniform():
     [
         ("exact", False, True, torch.float64),
         ("thompson", True, False, torch.float32),
-        ("sparse", True, True, torch.float64),
     ],
 )
 def test_points_lie_in_the_box_and_gather_at_the_optimum(

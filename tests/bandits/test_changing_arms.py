@@ -5,15 +5,12 @@ import pytest
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from gpytorch.kernels import LinearKernel
-from hypothesis import given
-from hypothesis import strategies as st
 
 from botorch_bkb import (
     BBKB,
     EpsilonGreedy,
     GPBandit,
     GPThompsonSampling,
-    GPUCB,
     UniformRandom,
 )
 from botorch_bkb.arms.table import match_rows
@@ -34,6 +31,7 @@ from tests.bandits import (
 from tests.bandits.contract import each
 
 
+pytestmark = pytest.mark.usefixtures("short_fits")
 ARMS = random_arms(60)
 # Draw by position, and what visits is last.
 UNIFORM_BANDITS = [EpsilonGreedy, UniformRandom]
@@ -152,18 +150,6 @@ def test_visitors_that_were_pulled_are_known_but_not_offered_again():
     assert best.probabilities[2:].sum() == 0
     bandit.retire_arms([0, 1])
     assert bandit.counts[bandit.best_arm()] > 0
-
-
-def test_a_bandit_of_retired_arms_has_nothing_to_ask():
-    bandit = make_bandit(GPUCB)
-    bandit.retire_arms(range(30))
-    with (
-        unchanged(bandit),
-        pytest.raises(InputDataError, match="all are unavailable"),
-    ):
-        bandit.ask()
-    assert 0 <= bandit.best_arm() < 30
-    assert bandit.ask(arms=random_arms(30)[3:4]).tolist() == [3]
 
 
 @pytest.mark.parametrize(
@@ -309,25 +295,3 @@ def test_frames_of_other_columns_are_refused(tmp_path):
     renamed = framed(FRAME.rename(columns={"time": 7, 7: "time"}))
     with unchanged(renamed), pytest.raises(InputDataError, match=r"columns .*'7', 'ti"):
         renamed.load(tmp_path / "state")
-
-
-# Rows ---------------------------------------------------------------------------------
-
-few_rows = st.lists(st.tuples(*[st.sampled_from([-0.0, 0.0, 1.0, 2.5])] * 2))
-
-
-@given(table=few_rows, rows=few_rows)
-def test_rows_are_matched_like_keys_of_a_dictionary(table, rows):
-    known = {}
-    for index, row in enumerate(table):
-        known.setdefault(row, index)
-    expected, new = [], []
-    for row in rows:
-        if row not in known:
-            known[row] = len(table) + len(new)
-            new.append(row)
-        expected.append(known[row])
-    tensors = [torch.tensor(part).double().reshape(-1, 2) for part in (table, rows)]
-    found, left = match_rows(*tensors)
-    assert found.tolist() == expected
-    assert left.tolist() == [list(row) for row in new]

@@ -138,7 +138,7 @@ def test_asks_without_rewards_are_one_greedy_batch(bandit_class):
 
 @each([kind for kind in ALL_BANDITS if kind is not GPBandit])
 def test_failing_undoes_asking(bandit_class):
-    """GPBandit remembers failures, ``tests/bandits/test_failures.py``."""
+    """GPBandit remembers failures, ``tests/bandits/test_observations.py``."""
     bandit = make_bandit(bandit_class)
     play(bandit, 5)
     state = bandit.state_dict()
@@ -298,6 +298,10 @@ def test_an_ask_with_nothing_left_changes_nothing(bandit_class):
     play(bandit, 4)
     with unchanged(bandit), pytest.raises(InputDataError, match=message):
         bandit.ask(available=bandit.counts > 0)
+    bandit.retire_arms(range(30))
+    with unchanged(bandit), pytest.raises(InputDataError, match=message):
+        bandit.ask()
+    assert 0 <= bandit.best_arm() < 30
 
 
 # Baselines ----------------------------------------------------------------------------

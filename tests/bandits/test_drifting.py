@@ -361,40 +361,6 @@ def test_a_late_result_counts_in_the_block_of_its_time():
     assert bandit.num_pulls == 5
 
 
-@pytest.mark.parametrize(
-    ("sparse", "dtype"), [(False, torch.float64), (True, torch.float32)]
-)
-@pytest.mark.filterwarnings("ignore:Rounding in torch.float32")
-def test_late_results_and_new_arms_go_on_the_same_after_a_save(sparse, dtype, tmp_path):
-    """To the last bit: what was replayed in part is what a load replays whole."""
-    arms, more = random_arms(40, dtype)[:30], random_arms(40, dtype)[30:]
-    options = {"tolerance": 1e-2, "batch_rule": FixedSize(3), "sparse": sparse}
-    options["covar_module"] = rbf().to(dtype)
-    bandit, other = (tv_bandit(arms=arms, seed=seed, **options) for seed in (0, 1))
-    rng = np.random.default_rng(4)
-
-    def go_on(one, step):
-        picks = one.ask()
-        ids = list(one.pending)
-        done = [ids[place] for place in order[step]]
-        told = [one.pending[key] for key in done]
-        one.tell(told, [math.sin(arm + step) for arm in told], pull_ids=done)
-        return picks
-
-    # Some of what is out, early and late: there are 3 more of them in every round.
-    order = [rng.permutation(step + 3)[:2].tolist() for step in range(15)]
-    for step in range(15):
-        go_on(bandit, step)
-        if step == 8:
-            bandit.add_arms(more)
-    bandit.save(tmp_path / "state")
-    other.load(tmp_path / "state")
-    for step in range(15):
-        for got, expected in zip(other.predict(), bandit.predict(), strict=True):
-            assert torch.equal(got, expected)
-        assert torch.equal(go_on(other, step), go_on(bandit, step))
-
-
 def test_other_bad_arguments_are_refused():
     for size in (0, math.nan):
         with pytest.raises(InputDataError, match="`block_size` to be positive"):

@@ -113,19 +113,6 @@ def test_whole_runs_stay_under_the_ceiling(bandit_class, resampling):
     np.testing.assert_allclose(found[1], np.diag(covariance), atol=1e-8)
 
 
-@silently
-@pytest.mark.parametrize("resampling", ["independent", "coupled"])
-def test_many_old_results_stay_under_the_ceiling(resampling, monkeypatch):
-    """Also before the first ask, whose predictions are those of blocks that grow."""
-    monkeypatch.setattr(inducing, "BULK_SIZE", 8)
-    bandit = told_bandit(torch.arange(80), max_inducing=10, resampling=resampling)
-    before = bandit.predict()
-    bandit.ask(1)
-    assert len(bandit.inducing_indices) == 10
-    for early, late in zip(before, bandit.predict(), strict=True):
-        torch.testing.assert_close(early, late)
-
-
 def test_a_ceiling_says_that_it_took_effect():
     bandit = told_bandit(torch.arange(30), max_inducing=10)
     with pytest.warns(BotorchWarning, match="took effect.*noise variance is not too"):

@@ -80,11 +80,15 @@ def waiting_bandit(bandit_class):
     return bandit
 
 
+@pytest.fixture(scope="module", params=[GPBandit, TVGPUCB])
+def waiting(request):
+    """A bandit that every test leaves as it was."""
+    return waiting_bandit(request.param)
+
+
 @pytest.mark.parametrize("name", JUNK)
-@pytest.mark.parametrize("bandit_class", [GPBandit, TVGPUCB])
-def test_junk_is_refused_and_changes_nothing(bandit_class, name):
-    junk = JUNK[name]
-    bandit = waiting_bandit(bandit_class)
+def test_junk_is_refused_and_changes_nothing(waiting, name):
+    junk, bandit = JUNK[name], waiting
     arm = next(iter(bandit.pending.values()))
     calls = {
         "ask size": lambda: bandit.ask(junk),
@@ -103,7 +107,7 @@ def test_junk_is_refused_and_changes_nothing(bandit_class, name):
         "predict": lambda: bandit.predict(junk),
         "bound": lambda: bandit.confidence_bound(junk),
     }
-    if bandit_class is TVGPUCB:
+    if bandit.drifts:
         calls["time"] = lambda: bandit.ask(time=junk)
         calls["tell time"] = lambda: bandit.tell([arm], [1.0], time=junk)
         calls["add time"] = lambda: bandit.add_observations([arm], [1.0], time=junk)
@@ -211,9 +215,8 @@ def test_junk_is_no_point_and_no_state_of_a_box(name):
 
 @pytest.mark.filterwarnings("ignore:Casting complex values to real")
 @pytest.mark.parametrize("name", JUNK)
-@pytest.mark.parametrize("bandit_class", [BBKB, TVGPUCB])
-def test_junk_is_no_state(bandit_class, name):
-    bandit = waiting_bandit(bandit_class)
+def test_junk_is_no_state(waiting, name):
+    bandit = waiting
     state = bandit.state_dict()
     for key in state:
         for junk in (JUNK[name], {**state["observations"], "told_scores": JUNK[name]}):
@@ -378,6 +381,13 @@ def test_dates_and_complex_numbers_are_no_features():
     for junk in (dates, waits, np.array([[1j], [2.0]])):
         with pytest.raises(InputDataError, match=r"to hold numbers, but got .*dates"):
             GPBandit(junk)
+    with pytest.raises(InputDataError, match=r"to hold numbers, .*A1.*get_dummies"):
+        GPBandit(pd.DataFrame({"t": [20, 40], "well": "A1"}))
+    assert GPBandit(pd.DataFrame({"t": [20, 40]})).arms.dtype == torch.double
+    with pytest.raises(
+        InputDataError, match=r"`add_arms\(rows\)` returns those of rows"
+    ):
+        GPBandit(ARMS).predict(ARMS)
 
 
 def test_columns_of_objects_are_what_they_hold():

@@ -15,8 +15,6 @@ from botorch.models.utils.gpytorch_modules import (
 )
 from gpytorch.kernels import ProductKernel, RBFKernel
 from gpytorch.mlls import ExactMarginalLogLikelihood
-from hypothesis import given
-from hypothesis import strategies as st
 
 from botorch_bkb import BBKB, GPBandit
 from botorch_bkb.arms import ProductArms
@@ -53,6 +51,7 @@ def close(left, right, tolerance=1e-10):
         np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.usefixtures("short_fits")
 @pytest.mark.parametrize("policy", [None, ThompsonPolicy()], ids=["ucb", "thompson"])
 @pytest.mark.parametrize("kernel", [rbf(), None], ids=["given", "learned"])
 def test_the_same_known_variance_is_a_given_noise_variance(kernel, policy):
@@ -70,30 +69,6 @@ def test_the_same_known_variance_is_a_given_noise_variance(kernel, policy):
     assert known.noise_variance == pytest.approx(0.1, rel=1e-10)
     close(known.predict(), expected.predict())
     assert known.confidence_width == pytest.approx(expected.confidence_width)
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.integers(0, 29),
-            st.integers(1, 5),
-            st.floats(1e-3, 1e2),
-            st.floats(-3, 3),
-        ),
-        min_size=1,
-        max_size=12,
-    )
-)
-def test_a_mean_of_replicates_is_its_replicates(results):
-    merged = make_bandit(GPBandit, ARMS, policy=ZeroMean())
-    apart = make_bandit(GPBandit, ARMS, policy=ZeroMean())
-    for arm, number, variance, reward in results:
-        rewards = reward + torch.arange(number).double()
-        apart.add_observations([arm] * number, rewards, noise_variance=variance)
-        merged.add_observations(
-            [arm], [rewards.mean()], noise_variance=variance / number
-        )
-    close(merged.predict(), apart.predict())
 
 
 @pytest.mark.parametrize("most", [None, 5], ids=["exact", "sparse"])

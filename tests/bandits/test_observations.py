@@ -2,6 +2,7 @@
 
 import math
 import sys
+import warnings
 from copy import deepcopy
 from functools import partial
 
@@ -12,39 +13,23 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
+from botorch.exceptions.warnings import InputDataWarning
 
-from botorch_bkb import BBKB, BoxBandit, GPBandit, GPUCB, TVGPUCB
+from botorch_bkb import BBKB, BoxBandit, GPBandit, TVGPUCB
 from tests.bandits import (
     assert_same,
     identity_bandit,
     make_bandit,
     NOISE,
+    noisy_rewards,
     play,
+    random_arms,
     rbf,
     unchanged,
 )
 
 
 REFUSED = (BotorchTensorDimensionError, InputDataError, UnsupportedError)
-
-
-def test_results_settle_the_oldest_pull_of_their_arm_or_the_one_named():
-    bandit = identity_bandit(GPUCB)
-    bandit.add_pending([3, 1, 3, 3, 0])
-    bandit.tell([3, 1], [1.0, 2.0])
-    assert bandit.pending == {2: 3, 3: 3, 4: 0}
-    bandit.tell([3], [3.0], pull_ids=[3])
-    bandit.fail([3])
-    assert bandit.pending == {4: 0}
-    # Results that were never asked for settle no pending pull.
-    bandit.add_observations([0, 0, 2], [4.0, 5.0, 6.0])
-    assert bandit.pending == {4: 0}
-    assert bandit.counts.tolist() == [2, 1, 1, 2, 0, 0, 0, 0]
-    bandit.ask()
-    means = [4.5, 2.0, 6.0, 2.0]
-    numbers = [2, 1, 1, 2]
-    expected = [m / (1 + NOISE / n) for m, n in zip(means, numbers, strict=True)]
-    assert bandit.predict(range(4))[0].tolist() == pytest.approx(expected)
 
 
 @pytest.fixture(params=[TVGPUCB, GPBandit], ids=lambda item: item.__name__)
@@ -181,7 +166,7 @@ RECORDED = {
     **{f"BoxBandit, {name}": (box_bandit, BOX_CHANGES[name]) for name in BOX_CHANGES},
     **{
         f"{each.__name__}, {name}": (partial(arm_bandit, each), CHANGES[name])
-        for each in (BBKB, TVGPUCB, GPBandit)
+        for each in (TVGPUCB, GPBandit)
         for name in CHANGES
     },
 }
@@ -258,3 +243,69 @@ def test_a_refused_result_of_a_box_leaves_no_point():
     assert bandit.state_dict()["observations"]["points"].flatten().tolist() == (
         pytest.approx([0.2, 0.4, 0.6, 0.8])
     )
+
+
+# Failures -----------------------------------------------------------------------------
+
+
+def started(num_arms=12):
+    """Return a bandit that was told three rewards."""
+    bandit = GPBandit(random_arms(num_arms), generator=torch.Generator().manual_seed(0))
+    bandit.add_observations([0, 1, 2], [0.1, 0.3, 0.2])
+    return bandit
+
+
+def test_a_failed_arm_is_left_out_once_and_retired_after_the_second_failure():
+    bandit = started()
+    first = bandit.ask()
+    bandit.fail(first)
+    second = bandit.ask()
+    assert second != first
+    bandit.fail(second)
+    assert not bandit.is_retired.any()
+    again = bandit.ask(available=torch.arange(12) == first)
+    assert again == first  # it was left out once, and no longer
+    with pytest.warns(InputDataWarning, match="have failed twice"):
+        bandit.fail(again)
+    assert bandit.is_retired.nonzero().item() == first
+    bandit.add_arms(bandit.arms[first])
+    assert not bandit.is_retired.any()
+
+
+def test_a_failure_that_is_interrupted_changes_nothing():
+    bandit = started()
+    bandit.add_pending([3, 3])
+    bandit.fail([3])
+    with unchanged(bandit), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(InputDataWarning, match="failed twice"):
+            bandit.fail([3])
+    with pytest.warns(InputDataWarning, match="failed twice"):
+        bandit.fail([3])
+    assert bandit.is_retired[3]
+    assert not bandit.pending
+
+
+def test_the_only_arm_left_is_asked_for_again_and_a_reward_clears_its_failures():
+    bandit = started()
+    only = torch.arange(12) == 7
+    for _ in range(3):
+        bandit.fail(bandit.ask(available=only))
+        picks = bandit.ask(available=only)
+        assert picks == 7
+        bandit.tell(picks, [0.0])
+    assert not bandit.is_retired.any()
+
+
+def test_failures_are_saved_and_published_algorithms_have_no_memory_of_them():
+    bandit, other = started(), started()
+    bandit.fail(bandit.ask())
+    other.load_state_dict(bandit.state_dict())
+    assert torch.equal(other.ask(3), bandit.ask(3))
+    published = make_bandit(BBKB, max_repeats=None)
+    measure = noisy_rewards(published.arms)
+    picks = published.ask()
+    published.tell(picks, measure(picks))
+    picks = published.ask(1)
+    published.fail(picks)
+    assert torch.equal(published.ask(1), picks)

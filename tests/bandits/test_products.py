@@ -22,6 +22,7 @@ from botorch_bkb.optim import FixedSize
 from botorch_bkb.posteriors import product_posterior
 
 
+pytestmark = pytest.mark.usefixtures("short_fits")
 GENERATOR = torch.Generator().manual_seed(1)
 NUMBERS = torch.rand(8, 2, generator=GENERATOR).double()
 BITS = torch.rand(9, 16, generator=GENERATOR) < 0.4
@@ -88,9 +89,8 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.parametrize("seed", range(2))
-def test_picks_are_those_of_the_table(name, seed):
+@pytest.mark.parametrize(("seed", "name"), list(enumerate(OPTIONS)))
+def test_picks_are_those_of_the_table(seed, name):
     """Late results, forbidden and retired products, pending pulls and repeats."""
     arms = space(forbidden=FORBIDDEN)
     start = torch.arange(seed, len(arms), 41)
@@ -119,20 +119,24 @@ def test_picks_are_those_of_the_table(name, seed):
         )
         for among in (True, False):
             assert bandits[0].best_arm(among) == bandits[1].best_arm(among)
+    if name in ("UCB", "Thompson", "regret"):
+        for same, columns in ((["temperature"], [18]), ([0, 2], [0, 1, 18])):
+            plates = bandits[0].ask(4, same=same), bandits[1].ask(4, same=columns)
+            assert torch.equal(*plates)
 
 
 def test_a_batch_has_all_new_products_before_repeats():
-    lists = {"a": range(40), "b": range(40), "c": range(20)}
+    lists = {"a": range(12), "b": range(12), "c": range(20)}
     lists = {name: [str(each) for each in words] for name, words in lists.items()}
 
     def forbidden(positions):
-        return (positions[:, 0] != 7) | (positions[:, 1] != 30)
+        return (positions[:, 0] != 7) | (positions[:, 1] != 9)
 
     bandit = GPBandit(ProductArms(lists, forbidden))
     first = bandit.ask(5)
     bandit.tell(first, torch.rand(5))
     indices = bandit.ask(30)  # 20 are allowed, and 15 of them are new
-    allowed = torch.arange(7 * 800 + 30 * 20, 7 * 800 + 31 * 20)
+    allowed = torch.arange(7 * 240 + 9 * 20, 7 * 240 + 10 * 20)
     assert torch.equal(indices.sort().values, allowed)
     assert torch.isin(indices[15:], first).all()
     assert len(bandit.ask(2).unique()) == 2  # repeats, since nothing new is left
@@ -144,7 +148,7 @@ def learned(seed=0):
 
 def test_a_bandit_learns_and_continues_after_a_load(tmp_path):
     bandit, arms = learned(), space()
-    for _ in range(4):
+    for _ in range(3):
         indices = bandit.ask(8)
         assert len(indices.unique()) == 8
         bandit.tell(indices, reward(arms, indices))
@@ -165,13 +169,6 @@ def test_counts_are_fingerprints_from_the_first_ask_on():
     counts = torch.randint(3, (6, 12), generator=torch.Generator().manual_seed(0))
     bandit = GPBandit(ProductArms({"a": counts, "b": counts}))
     assert len(bandit.ask(4).unique()) == 4
-
-
-def test_the_state_of_another_space_is_refused(tmp_path):
-    learned().save(tmp_path / "state")
-    lists = {"x": NUMBERS + 1, "bits": BITS, "temperature": TEMPERATURES}
-    with pytest.raises(InputDataError, match="over this product space"):
-        GPBandit(ProductArms(lists)).load(tmp_path / "state")
 
 
 @pytest.mark.parametrize(
@@ -195,14 +192,6 @@ def test_the_state_of_a_space_in_another_order_is_refused(lists, dtype, tmp_path
     other = GPBandit(same)
     other.load(tmp_path / "state")
     assert other.observed_arms.tolist() == [1]
-
-
-def test_the_state_of_two_lists_of_words_in_another_order_is_refused():
-    lists = {"acid": ["HCl", "HBr"], "base": ["Na", "K"]}
-    state = GPBandit(ProductArms(lists)).state_dict()
-    other = GPBandit(ProductArms(dict(reversed(lists.items()))))
-    with pytest.raises(InputDataError, match="in their order"):
-        other.load_state_dict(state)
 
 
 @pytest.mark.parametrize("bit", [0, 7, 63, 64, 79])
@@ -315,11 +304,6 @@ def test_projected_draws_over_a_space_are_refused_at_once(make):
     with pytest.raises(UnsupportedError, match="`covariance` to be 'full' over a prod"):
         make(space())
     assert len(GPBandit(space(), policy=ThompsonPolicy(covariance="full")).ask(3)) == 3
-
-
-def test_a_drifting_objective_is_refused():
-    with pytest.raises(UnsupportedError, match="product space"):
-        GPBandit(space(), forgetting_rate=0.1)
 
 
 def test_a_diagonal_of_two_lists_of_products_pairs_them():

@@ -1,4 +1,4 @@
-"""`GPBandit.progress`: the rise of a batch and the best arm, against dense NumPy."""
+"""`GPBandit.progress` and `ask(n, same=...)`: the rise of a batch, by dense NumPy."""
 
 from collections import Counter
 from copy import deepcopy
@@ -10,7 +10,7 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 from scipy.special import expit, logit
 
 from botorch_bkb import GPBandit
-from botorch_bkb.arms import ProductArms
+from botorch_bkb.arms import BitArms, ProductArms
 from botorch_bkb.bandits import ThompsonPolicy
 from botorch_bkb.bandits.progress import calibrated
 from botorch_bkb.posteriors import batch_rise
@@ -18,7 +18,10 @@ from tests.bandits.test_predictions import campaign, dense_posterior, seeded, ta
 from tests.posteriors.test_product_posterior import NOISE, Space
 
 
-def dense_rise(mean, covariance, noise, pending, batch, num_draws=200_000):
+pytestmark = pytest.mark.usefixtures("short_fits")
+
+
+def dense_rise(mean, covariance, noise, pending, batch, num_draws=100_000):
     """E[max mean after the batch] - max mean, by draws over all arms."""
     if len(pending):
         K = covariance[np.ix_(pending, pending)] + noise * np.eye(len(pending))
@@ -35,7 +38,7 @@ def dense_rise(mean, covariance, noise, pending, batch, num_draws=200_000):
 
 @pytest.fixture
 def many_draws(monkeypatch):
-    monkeypatch.setattr(batch_rise, "NUM_DRAWS", 2**17)
+    monkeypatch.setattr(batch_rise, "NUM_DRAWS", 2**16)
     monkeypatch.setattr(batch_rise, "NUM_NORMALS", 2**22)
 
 
@@ -47,13 +50,11 @@ def test_the_rise_is_that_of_dense_draws_over_all_arms(options):
     bandit = campaign(arms, 3, noise_std=1.0, **options)
     bandit.ask(2)
     bandit.add_pending([5, 5])
-    twin, state = deepcopy(bandit), torch.get_rng_state()
+    state = torch.get_rng_state()
     found = bandit.progress(4)
-    assert found.expected_rise == bandit.progress(4).expected_rise
     assert torch.equal(torch.get_rng_state(), state)
     pending = [*bandit.pending.values()]
     batch = bandit.ask(4)
-    assert torch.equal(batch, twin.ask(4))
     mean, covariance = dense_posterior(bandit, arms)
     mean = mean if bandit.maximize else -mean
     args = mean, covariance, bandit.noise_variance, pending
@@ -70,25 +71,23 @@ def test_the_rise_is_that_of_dense_draws_over_all_arms(options):
 
 @pytest.mark.usefixtures("many_draws")
 def test_the_rise_in_a_product_space():
-    for seed in range(3):
-        space = Space(seed)
-        pending, batch = torch.tensor([17, 60]), torch.tensor([3, 90, 91, 17])
-        given = space.posterior.given(Counter(pending.tolist()))
-        (rise,) = batch_rise.expected_rises(given, [batch], None, seeded())
-        args = space.mean, space.covariance, NOISE, pending.numpy(), batch.numpy()
-        assert rise == pytest.approx(dense_rise(*args), rel=0.02, abs=4e-4)
+    space = Space(0)
+    pending, batch = torch.tensor([17, 60]), torch.tensor([3, 90, 91, 17])
+    given = space.posterior.given(Counter(pending.tolist()))
+    (rise,) = batch_rise.expected_rises(given, [batch], None, seeded())
+    args = space.mean, space.covariance, NOISE, pending.numpy(), batch.numpy()
+    assert rise == pytest.approx(dense_rise(*args), rel=0.02, abs=4e-4)
 
 
-@pytest.mark.parametrize("maximize", [True, False])
-def test_the_best_arm_is_that_of_joint_draws(maximize):
+def test_the_best_arm_is_that_of_joint_draws():
     arms, _ = tables()
-    bandit = campaign(arms, 3, noise_std=2.0, maximize=maximize)
+    bandit = campaign(arms, 3, noise_std=2.0, maximize=False)
     bandit.ask(1)  # pending pulls do not count
     found = bandit.progress()
     columns = bandit.predictions(num_draws=20_000, generator=seeded())
     mean, covariance = dense_posterior(bandit, arms)
     draws = np.random.default_rng(0).multivariate_normal(
-        mean if maximize else -mean, covariance, 20_000, method="eigh"
+        -mean, covariance, 20_000, method="eigh"
     )
     is_measured = np.isin(range(len(arms)), bandit.observed_arms)
     better = draws[:, ~is_measured].max(axis=1) > draws[:, is_measured].max(axis=1)
@@ -125,8 +124,9 @@ def test_of_measured_arms_alone_none_is_better(left):
     assert bandit.progress().probability_unmeasured == 0
 
 
-@pytest.mark.parametrize("policy", [None, ThompsonPolicy()])
-@pytest.mark.parametrize("kind", ["table", "products"])
+@pytest.mark.parametrize(
+    ("kind", "policy"), [("table", ThompsonPolicy()), ("products", None)]
+)
 def test_no_later_pick_changes(kind, policy):
     arms, _ = tables()
     if kind == "products":
@@ -136,7 +136,7 @@ def test_no_later_pick_changes(kind, policy):
     def play(asks_progress):
         bandit = GPBandit(arms, policy=policy, generator=seeded(3))
         picks = []
-        for number in range(4):
+        for number in range(3):
             if asks_progress and number:
                 first = bandit.progress(6)
                 assert first.expected_rise == bandit.progress(6).expected_rise
@@ -166,3 +166,134 @@ def test_what_has_no_progress_is_refused():
     drifting.add_observations([0, 1], [1.0, 2.0])
     with pytest.raises(UnsupportedError, match="drifts"):
         drifting.progress()
+
+
+# Plates: `GPBandit.ask(n, same=...)` --------------------------------------------------
+
+
+def table(num_arms, *num_values, seed=0):
+    """Arms with columns of some numbers of values, and two of arbitrary numbers."""
+    numbers = np.random.default_rng(seed)
+    columns = [numbers.integers(0, n, num_arms) * 10.0 for n in num_values]
+    columns += [*numbers.random((2, num_arms))]
+    return torch.from_numpy(np.stack(columns, axis=-1))
+
+
+def rewards_of(arms):
+    unit = arms / arms.amax(dim=0)
+    return 5 * torch.cos(4 * unit).sum(dim=-1) + unit[:, 0] * unit[:, -1]
+
+
+def played(arms, num_results=24, **options):
+    bandit = GPBandit(arms, generator=seeded(1), **options)
+    picks = torch.randperm(len(arms), generator=seeded(2))[:num_results]
+    noise = torch.randn(num_results, generator=seeded(3)).double()
+    bandit.add_observations(picks, rewards_of(arms)[picks] + noise)
+    return bandit
+
+
+def choices(bandit, arms, columns, n):
+    """The batch of every value with the usual ask, and its benefit by dense NumPy."""
+    values = arms[:, columns].unique(dim=0)
+    twins = [deepcopy(bandit) for _ in values]
+    batches = []
+    for value, twin in zip(values, twins, strict=True):
+        mask = (arms[:, columns] == value).all(dim=-1)
+        batches.append(twin.ask(n, available=mask))
+    mean, covariance = dense_posterior(twins[0], arms)
+    pending = [*bandit.pending.values()]
+    args = mean, covariance, twins[0].noise_variance, pending
+    return batches, [dense_rise(*args, batch.numpy(), 5000) for batch in batches]
+
+
+@pytest.mark.parametrize(
+    ("num_values", "same", "options"),
+    [
+        ([2], [0], {}),
+        ([5], 0, {"max_repeats": 1}),
+        ([3, 4], [0, 1], {"goal": "regret"}),
+        ([20], [0], {"policy": ThompsonPolicy()}),
+    ],
+)
+def test_the_value_of_the_largest_benefit_is_chosen(num_values, same, options):
+    arms = table(120, *num_values)
+    bandit = played(arms, **options)
+    bandit.ask(3)
+    retired = bandit.best_arm(among_pulled=False)
+    bandit.retire_arms([retired])
+    columns = [*range(len(num_values))]
+    batches, benefits = choices(bandit, arms, columns, 8)
+    chosen = bandit.ask(8, same=same)
+    found = [k for k, batch in enumerate(batches) if torch.equal(batch, chosen)]
+    assert len(found) == 1
+    assert retired not in chosen
+    assert benefits[found[0]] >= 0.95 * max(benefits)
+    assert min(benefits) < 0.95 * max(benefits)
+    assert [*bandit.pending.values()][3:] == chosen.tolist()
+
+
+def test_many_values_have_a_shortlist():
+    arms = table(150, 30)
+    bandit = played(arms)
+    mean, variance = deepcopy(bandit).predict()
+    order = (mean + 2 * variance.sqrt()).argsort(descending=True)
+    listed = [*dict.fromkeys(arms[order, 0].tolist())][:20]
+    batches, benefits = choices(bandit, arms, [0], 3)
+    is_listed = [float(arms[batch[0], 0]) in listed for batch in batches]
+    assert sum(is_listed) == 20
+    chosen = bandit.ask(3, same=[0])
+    most = max(np.array(benefits)[is_listed])
+    found = [b for k, b in enumerate(benefits) if torch.equal(batches[k], chosen)]
+    assert found[0] >= 0.95 * most
+
+
+def test_many_elements_and_no_results():
+    """The first batch, of one of 600 elements; and fewer if fewer are left."""
+    x = torch.rand(600, generator=seeded()).double()
+    arms = ProductArms({"x": x, "y": x[:15], "z": x[:2]})
+    bandit = GPBandit(arms, max_repeats=1, generator=seeded())
+    chosen = bandit.ask(50, same=["x"])
+    assert len(chosen) == len(chosen.unique()) == 30
+    assert len(arms.components(chosen)[:, 0].unique()) == 1
+    bandit.tell(chosen, arms.components(chosen)[:, 1].double())
+    chosen = bandit.ask(9, same=["x", "z"])
+    assert len(chosen) == len(chosen.unique()) == 9
+    assert len(arms.components(chosen)[:, [0, 2]].unique(dim=0)) == 1
+    bandit = GPBandit(table(30, 10), max_repeats=1, generator=seeded())
+    chosen = bandit.ask(30, same=[0])
+    assert 1 <= len(chosen) < 10
+    assert len(bandit.arms[chosen, 0].unique()) == 1
+
+
+def test_columns_of_bits_are_columns():
+    bits = torch.rand(80, 16, generator=seeded()) < 0.5
+    packed = torch.from_numpy(np.packbits(bits.numpy(), axis=-1))
+    numbers = torch.randint(3, (80, 1), generator=seeded()).double()
+    bandit = GPBandit(BitArms(packed, True, numbers), generator=seeded())
+    for _ in range(2):
+        chosen = bandit.ask(5, same=[2, 3, 16])
+        rows = torch.cat([bits[chosen][:, [2, 3]].double(), numbers[chosen]], dim=-1)
+        assert len(rows.unique(dim=0)) == 1
+        bandit.tell(chosen, rows.sum(dim=-1) + bits[chosen].double().mean(dim=-1))
+
+
+def test_junk_columns_are_refused_and_nothing_is_lost():
+    bandit = played(table(60, 3, 3))
+    twin, nothing = deepcopy(bandit), torch.zeros(60, dtype=torch.bool)
+    for options, error, match in (
+        ({"same": [4]}, InputDataError, "numbers from 0 to 3"),
+        ({"same": [-1]}, InputDataError, "got -1"),
+        ({"same": ["heat"]}, InputDataError, "got 'heat'"),
+        ({"same": [0], "arms": bandit.arms[:1]}, UnsupportedError, "without `arms`"),
+        ({"same": [0], "available": nothing}, InputDataError, "available arm"),
+    ):
+        with pytest.raises(error, match=match):
+            bandit.ask(4, **options)
+    assert not bandit.pending
+    assert torch.equal(bandit.ask(4, same=[1]), twin.ask(4, same=[1]))
+
+
+def test_a_drifting_objective_has_no_plates():
+    bandit = GPBandit(table(20, 2), forgetting_rate=0.1, generator=seeded())
+    with pytest.raises(UnsupportedError, match="does not drift"):
+        bandit.ask(2, same=[0])

@@ -25,6 +25,7 @@ from tests.bandits import (
 from tests.bandits.contract import each
 
 
+pytestmark = pytest.mark.usefixtures("short_fits")
 # The features that a bandit keeps were computed in other company than those that a new
 # one computes, and GPyTorch's distances depend on it by a rounding error.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}

@@ -15,7 +15,7 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from typing_extensions import override
 
-from botorch_bkb import BBKB, BoxBandit, GPBUCB, TVGPUCB
+from botorch_bkb import BBKB, GPBUCB, TVGPUCB
 from botorch_bkb.bandits import storage
 from botorch_bkb.bandits.storage import from_json, load_state, save_state, to_json
 from tests.bandits import (
@@ -202,17 +202,6 @@ def test_a_file_that_this_bandit_has_neither_loaded_nor_saved_stays(content, tmp
     assert_same(other.state_dict(), bandit.state_dict())
 
 
-def test_a_box_does_not_replace_the_file_of_another_run(tmp_path):
-    bandits = [BoxBandit(torch.tensor([[0.0], [1.0]])) for _ in range(2)]
-    bandits[0].add_observations([[0.5]], [1.0])
-    bandits[0].save(tmp_path / "state")
-    with pytest.raises(InputDataError, match=r"`load` it first"):
-        bandits[1].save(tmp_path / "state")
-    bandits[1].load(tmp_path / "state")
-    bandits[1].save(tmp_path / "state")
-    assert bandits[1].num_pulls == 1
-
-
 def test_a_copy_knows_what_was_loaded_and_a_file_that_is_gone_is_made_anew(tmp_path):
     path = tmp_path / "state"
     first, second, _ = three_bandits(path)
@@ -286,12 +275,12 @@ def refused(tmp_path, content, match):
 
 def test_every_cut_and_every_flipped_bit_is_seen(whole, tmp_path):
     rng = np.random.default_rng(0)
-    cuts = {0, 1, len(whole) - 1, *rng.integers(len(whole), size=40).tolist()}
+    cuts = {0, 1, len(whole) - 1, *rng.integers(len(whole), size=12).tolist()}
     for cut in sorted(cuts):
         refused(tmp_path, whole[:cut], "damaged")
     refused(tmp_path, whole + b" ", "cut off, or something was added")
     start = whole.index(b"\n") + 1
-    for place in rng.integers(start, len(whole), size=60).tolist():
+    for place in rng.integers(start, len(whole), size=20).tolist():
         flipped = bytearray(whole)
         flipped[place] ^= 1 << int(rng.integers(8))
         refused(tmp_path, bytes(flipped), "checksum differs")

@@ -25,7 +25,7 @@ def make_any(bandit_class, seed=0):
     if bandit_class is not BoxBandit:
         return make_bandit(bandit_class, random_arms(20), generator=generator)
     box = torch.tensor([[0.0], [1.0]]).double()
-    options = {"raw_samples": 16, "num_restarts": 4, "generator": generator}
+    options = {"raw_samples": 8, "num_restarts": 1, "generator": generator}
     return BoxBandit(box, rbf(), NOISE, **options)
 
 

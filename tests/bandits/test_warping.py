@@ -1,6 +1,8 @@
 """Poor rewards on a logarithmic scale, against plain NumPy."""
 
 import math
+from copy import deepcopy
+from functools import cache
 
 import numpy as np
 import pytest
@@ -18,8 +20,9 @@ from tests.reference import log_warp
 numbers = strategies.floats(-1e6, 1e6, allow_subnormal=False)
 
 
+@cache
 def failing(maximize=True, num_told=30, has_noise=False):
-    """A bandit after rewards of which some are failures, and one is repeated.
+    """A bandit, for tests that only read it: some rewards are failures, one repeats.
 
     The repeats fail now and then. Relative errors may be known, but not of the last.
     """
@@ -121,7 +124,7 @@ def test_predictions_below_the_worst_result_are_uncertain():
 
 
 def test_a_loaded_bandit_continues(tmp_path):
-    bandit = failing()
+    bandit = deepcopy(failing())
     bandit.save(tmp_path / "state")
     other = GPBandit(bandit.arms)
     other.load(tmp_path / "state")

@@ -56,14 +56,14 @@ def test_a_credible_set_is_the_smallest_that_holds_its_level(draws, level):
 def test_a_gaussian_of_maximizers_on_a_box(dtype):
     generator = torch.Generator().manual_seed(0)
     center, deviation = torch.tensor([1.0, -2.0]), torch.tensor([0.5, 3.0])
-    x = torch.randn(4000, 2, generator=generator) * deviation + center
+    x = torch.randn(1500, 2, generator=generator) * deviation + center
     distribution = BoxMaximizerDistribution(x.to(dtype))
     assert ((distribution.mode - center) / deviation).abs().max() < 0.5
     np.testing.assert_allclose(distribution.variance, deviation**2, rtol=0.1)
     exact = math.log(2 * math.pi * math.e) + deviation.log().sum().item()
     assert distribution.entropy == pytest.approx(exact, abs=0.1)
     inside = distribution.credible_set(0.5)
-    assert inside.shape == (2000, 2)
+    assert inside.shape == (750, 2)
     # Half of a Gaussian lies within sqrt(2 log 2) deviations.
     radius = ((inside - center) / deviation).norm(dim=-1).max().item()
     assert radius == pytest.approx(math.sqrt(2 * math.log(2)), abs=0.25)

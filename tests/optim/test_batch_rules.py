@@ -1,96 +1,33 @@
-"""Rules take pulls as a plain loop would, one by one, that looks at every sum."""
+"""Rules, and the lazy batch optimizer against a loop that recomputes everything."""
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError
-from gpytorch.kernels import LinearKernel
+from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from botorch_bkb.arms import PullLimits
 from botorch_bkb.optim import (
     FixedSize,
     optimize_batch_ucb,
     ProductRule,
     SumRule,
 )
-from botorch_bkb.optim.batch_rules import check_batch_rule
-from botorch_bkb.posteriors import ArmMoments, ArmPosterior
+from botorch_bkb.optim.batch_rules import check_batch_rule, fill_batch
+from botorch_bkb.posteriors import ArmMoments, ArmPosterior, upper_bounds
+from botorch_bkb.posteriors.upper_bounds import UpperBounds
+from tests.reference import greedy_batch
 
 
-# Scores of arms, of which no sum is a threshold; arm 0 has no variance.
-SCORES = [math.sqrt(2) * share for share in (0.0, 0.022, 0.12, 0.37, 1.63)]
-NOISE = 0.25
 NONE = torch.tensor([], dtype=torch.long)
 
 
-def moments(dtype=torch.double):
-    ones = torch.ones(len(SCORES), dtype=dtype)
-    variance = NOISE * torch.tensor(SCORES, dtype=dtype)
-    return ArmMoments(ones, variance, ones, NOISE, NONE, NONE, 0.0, 0.0)
-
-
-def opened(rule, posterior=None, pending=()):
-    scores = torch.tensor(pending, dtype=torch.double)
-    return rule.open(posterior or moments(), scores)
-
-
-def plain_batch(crossed, wanted):
-    """Return how many are taken of each (arm, wanted) pair, pull by pull."""
-    pulls, taken = [], []
-    for arm, number in wanted:
-        taken.append(0)
-        for _ in range(number):
-            pulls.append(arm)
-            taken[-1] += 1
-            if crossed(pulls):
-                return taken
-    return taken
-
-
-def taken_by(batch, wanted):
-    taken = []
-    for arm, number in wanted:
-        taken.append(batch.take(arm, number))
-        if batch.is_closed:
-            break
-    return taken
-
-
-def crossed_sum(threshold, pending=()):
-    start = 1 + sum(pending)
-    return lambda pulls: start + sum(SCORES[arm] for arm in pulls) > threshold
-
-
-def crossed_product(threshold, pending=()):
-    def crossed(pulls):
-        scores = [*pending, *(SCORES[arm] for arm in pulls)]
-        return math.prod(1 + score for score in scores) > threshold
-
-    return crossed
-
-
-@pytest.mark.parametrize(
-    ("rule", "crossed"), [(SumRule, crossed_sum), (ProductRule, crossed_product)]
-)
-@given(
-    wanted=st.lists(st.tuples(st.integers(0, 4), st.integers(1, 99)), min_size=1),
-    threshold=st.sampled_from([1.2, 2.0, 5.0]),
-    pending=st.sampled_from([(), (0.07,), (0.07, 0.011)]),
-)
-@settings(max_examples=25)
-def test_pulls_in_a_row_are_those_of_a_loop(rule, crossed, wanted, threshold, pending):
-    batch = opened(rule(threshold), pending=pending)
-    expected = plain_batch(crossed(threshold, pending), wanted)
-    assert taken_by(batch, wanted) == expected
-
-
-RULES = [SumRule(), ProductRule()]
-
-
 @pytest.mark.parametrize("projected", [True, False])
-@pytest.mark.parametrize("rule", RULES, ids=repr)
+@pytest.mark.parametrize("rule", [SumRule(), ProductRule()], ids=repr)
 def test_an_arm_of_no_variance_that_stays_the_best_fills_the_batch(rule, projected):
     kernel = LinearKernel().double()
     arms = torch.tensor([[1.0], [0.0]]).double()
@@ -112,9 +49,9 @@ def test_an_arm_of_no_variance_that_stays_the_best_fills_the_batch(rule, project
 
 def test_a_score_that_rounding_swallows_takes_no_time():
     """A sum that stands on its threshold counted its pulls one by one."""
-    tiny = moments()
-    tiny.variance[:2] = NOISE * torch.tensor([1.0, 1e-22])
-    batch = opened(SumRule(2.0), tiny)
+    ones, variance = torch.ones(2).double(), torch.tensor([0.25, 0.25e-22]).double()
+    tiny = ArmMoments(ones, variance, ones, 0.25, NONE, NONE, 0.0, 0.0)
+    batch = SumRule(2.0).open(tiny, torch.empty(0).double())
     assert (batch.take(0, 1), batch.is_closed) == (1, False)
     assert batch.take(1, 2**31) > 1e6
     assert batch.is_closed
@@ -135,3 +72,145 @@ def wrong_rules():  # not checked by mypy, which would refuse them too
 def test_what_is_no_rule_is_refused(make, match):
     with pytest.raises(InputDataError, match=match):
         make()
+
+
+# Batches against the plain greedy loop ------------------------------------------------
+
+
+RULES = {
+    "fixed": lambda threshold, size: FixedSize(size),
+    "sum": lambda threshold, size: SumRule(threshold),
+    "product": lambda threshold, size: ProductRule(threshold),
+}
+
+
+class Problem:
+    """A random posterior, by the package and as plain numbers for the reference."""
+
+    def __init__(self, seed, num_arms=60, exact=False, kernel=None, noise=None):
+        generator = torch.Generator().manual_seed(seed)
+        numbers = np.random.default_rng(seed)
+        self.noise = noise or float(numbers.choice([0.05, 0.3, 2.0]))
+        if kernel is None:
+            kernel = RBFKernel().double()
+            kernel.lengthscale = float(numbers.uniform(0.2, 1.0))
+        arms = torch.rand(num_arms, 2, generator=generator, dtype=torch.double)
+        with torch.no_grad():
+            self.gram = kernel(arms, arms).to_dense().numpy()
+        pulled = np.sort(numbers.choice(num_arms, size=12, replace=False))
+        self.counts = np.zeros(num_arms)
+        self.counts[pulled] = numbers.integers(1, 6, size=12)
+        self.sums = self.counts * numbers.normal(size=num_arms)
+        self.S = list(pulled) if exact else list(pulled[: numbers.integers(3, 12)])
+        self.posterior = ArmPosterior(arms, kernel, self.noise)
+        indices = torch.as_tensor(pulled)
+        self.posterior.update(
+            torch.as_tensor(np.array(self.S)),
+            indices,
+            torch.as_tensor(self.counts[pulled]),
+            torch.as_tensor(self.sums[pulled]),
+        )
+
+    def choose(self, width, rule, projected, pending=(), scores=(), **options):
+        return optimize_batch_ucb(
+            self.posterior,
+            width,
+            rule,
+            projected=projected,
+            pending_indices=torch.tensor(pending, dtype=torch.long),
+            pending_scores=torch.tensor(scores, dtype=torch.double),
+            **options,
+        ).tolist()
+
+    def greedy(self, width, rule, projected, **options):
+        return greedy_batch(
+            self.gram,
+            self.noise,
+            self.S,
+            self.counts,
+            self.sums,
+            width,
+            rule,
+            projected=projected,
+            **options,
+        )
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("name", RULES)
+@given(
+    seed=st.integers(0, 100_000),
+    threshold=st.sampled_from([1.5, 2.0, 8.0]),
+    projected=st.booleans(),
+    pending=st.sampled_from([[], [3, 50, 3]]),
+    limit=st.none() | st.integers(0, 3),
+    sizes=st.tuples(*[st.sampled_from([1, 2, 7, 15, 1024])] * 2),
+    room=st.sampled_from([0, 4, 1000]),
+)
+@settings(max_examples=15)
+def test_every_rule_picks_what_the_plain_greedy_loop_picks(
+    name, exact, seed, threshold, projected, pending, limit, sizes, room
+):
+    """Sparse with a fixed set, and the exact GP; pools of any size."""
+    problem = Problem(seed, exact=exact)
+    problem.posterior.room = room
+    width = [0.0, 0.5, 2.0, 5.0][seed % 4]
+    batch = {"projected": projected and name != "fixed", "pending": pending}
+    scores = [0.2, 0.1, 0.2][: len(pending)]
+    capacity = limits = None
+    if limit is not None:
+        capacity = np.r_[np.full(5, limit + 1), np.full(55, limit)]
+        limits = PullLimits(torch.from_numpy(capacity).int())
+    with pytest.MonkeyPatch.context() as patch:
+        names = ("POOL_SIZE", "MAX_POOL_SIZE")
+        for constant, size in zip(names, sizes, strict=True):
+            patch.setattr(upper_bounds, constant, size)
+        rule, more = RULES[name](threshold, 20), {"limits": limits, "max_size": 30}
+        ours = problem.choose(width, rule, scores=scores, **batch, **more)
+    more = {"size": 20, "cap": 30, "capacity": capacity}
+    theirs = problem.greedy(
+        width, name, threshold=threshold, pending_scores=scores, **batch, **more
+    )
+    assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    "kernel", [LinearKernel(), MaternKernel(nu=0.5), MaternKernel(nu=2.5)]
+)
+def test_other_kernels_and_a_singular_gram_matrix(kernel):
+    """A linear kernel in two dimensions has rank two: ten inducing arms, two kept."""
+    for seed in range(5):
+        problem = Problem(seed, kernel=kernel.double(), noise=0.3)
+        for name in ("sum", "fixed"):
+            ours = problem.choose(1.5, RULES[name](4.0, 12), name == "sum")
+            assert ours == problem.greedy(
+                1.5, name, name == "sum", threshold=4.0, size=12
+            )
+    if isinstance(kernel, LinearKernel):
+        assert problem.posterior.inducing_indices.numel() == 2
+
+
+@pytest.mark.parametrize("pool_size", [2, 128])
+@pytest.mark.parametrize("name", ["sum", "product"])
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_rule_goes_on_after_a_given_first_arm(monkeypatch, pool_size, name, exact):
+    """As where a new arm is due; only the draw that opens a run is waited for."""
+    monkeypatch.setattr(upper_bounds, "POOL_SIZE", pool_size)
+    for seed in range(2):
+        problem = Problem(seed, exact=exact)
+        posterior, rule = problem.posterior, RULES[name](8.0, 30)
+        left = PullLimits.unlimited(posterior.like, 60)
+        scale = 1.0 / math.sqrt(problem.noise)
+        for first in (0, 17, 59):
+            bounds = UpperBounds(posterior, scale, not exact, left)
+            batch = rule.open(posterior, torch.empty(0, dtype=torch.double))
+            ours = fill_batch(bounds, batch, 10_000, first)
+            theirs = problem.greedy(1.0, name, not exact, threshold=8.0, first=first)
+            assert ours == theirs
+            assert ours[0] == first
+
+
+def test_no_arm_left_is_an_error():
+    problem, limits = Problem(0), PullLimits(torch.zeros(60, dtype=torch.int32))
+    with pytest.raises(InputDataError, match="may still be pulled"):
+        problem.choose(1.0, FixedSize(3), False, limits=limits)

@@ -177,45 +177,21 @@ def test_memory_is_one_number_per_choice_beside_one_chunk(optimize):
 # ------------------------------------ bad input ------------------------------------ #
 
 
-@pytest.mark.parametrize(
-    ("choices", "options", "error", "message"),
-    [
-        (
-            torch.rand(5, 1, 2),
-            {},
-            BotorchTensorDimensionError,
-            r"A x d, but got \(5, 1, 2\)",
-        ),
-        (
-            torch.ones(5, 2, dtype=torch.long),
-            {},
-            InputDataError,
-            "`choices` to be a de",
-        ),
-        (torch.rand(5, 2), {"chunk_size": 0}, InputDataError, "`chunk_size` to be an"),
-        (
-            torch.rand(5, 2),
-            {"available": torch.ones(4, dtype=torch.bool)},
-            InputDataError,
-            r"`available` to be a boolean tensor of shape \(5,\)",
-        ),
-        (
-            torch.rand(5, 2),
-            {"available": torch.zeros(5, dtype=torch.bool)},
-            InputDataError,
-            "got none of 5",
-        ),
-        (
-            torch.tensor([[0.0], [float("nan")], [float("nan")]]),
-            {},
-            InputDataError,
-            "NaN for 2, the first of them choice 1",
-        ),
-    ],
-)
-def test_bad_choices_are_refused(choices, options, error, message):
-    with pytest.raises(error, match=message):
-        optimize_acqf_finite(first_feature(), choices, 1, **options)
+def test_bad_choices_are_refused():
+    X, nan = torch.rand(5, 2), float("nan")
+    few, none = torch.ones(4, dtype=torch.bool), torch.zeros(5, dtype=torch.bool)
+    for choices, options, message in (
+        (X.unsqueeze(1), {}, r"A x d, but got \(5, 1, 2\)"),
+        (X.long(), {}, "`choices` to be a de"),
+        (X, {"chunk_size": 0}, "`chunk_size` to be an"),
+        (X, {"available": few}, r"`available` to be a boolean tensor of shape \(5,\)"),
+        (X, {"available": none}, "got none of 5"),
+        (column([0.0, nan, nan]), {}, "NaN for 2, the first of them choice 1"),
+    ):
+        shape = choices.dim() == 3
+        error = BotorchTensorDimensionError if shape else InputDataError
+        with pytest.raises(error, match=message):
+            optimize_acqf_finite(first_feature(), choices, 1, **options)
 
 
 @pytest.mark.parametrize(

@@ -100,12 +100,13 @@ def test_equals_the_full_rebuild_over_a_walk(increments, kernel, dtype, atol):
     walk = Walk(3, dtype=dtype)
     covar_module = make_kernel(kernel, dtype)
     posterior = ArmPosterior(walk.arms, covar_module, 0.3)
-    for _ in range(40):
+    for number in range(40):
         walk.step()
         walk.update(posterior)
-        fresh = ArmPosterior(walk.arms, covar_module, 0.3)
-        walk.update(fresh)
-        assert_same(posterior, fresh, atol)
+        if number % 5 == 4:
+            fresh = ArmPosterior(walk.arms, covar_module, 0.3)
+            walk.update(fresh)
+            assert_same(posterior, fresh, atol)
     # In float32 less is let in before the rebuild pivots.
     assert len(increments) > (25 if dtype == torch.double else 15)
 

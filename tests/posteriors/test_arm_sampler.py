@@ -130,7 +130,7 @@ def test_no_tensor_is_larger_than_the_features():
     posterior.update(pulled, pulled, ones, ones)
     sampler = ArmSampler(posterior, torch.arange(15, 25))
     with LargestTensor() as largest:
-        sampler.draw_best_arms(5000, seeded())
+        sampler.draw_best_arms(500, seeded())
     # A chunk of 2 MiB with the appended columns of the pending arms.
     assert largest.nbytes <= 2**21 * 1.1
 

@@ -114,7 +114,7 @@ SMALL = {
     num_closed=st.integers(0, 119),
     fixed=st.sampled_from([{}, {0: 2}, {2: 1}, {0: 4, 1: 3}]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30)
 def test_the_largest_bounds_are_those_of_all_products(
     is_small, seed, scale, size, num_closed, fixed
 ):

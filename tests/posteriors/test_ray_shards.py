@@ -24,7 +24,7 @@ from botorch_bkb.arms import (
     ShardLostError,
     ShardTimeoutError,
 )
-from botorch_bkb.posteriors import ArmPosterior, shards
+from botorch_bkb.posteriors import ArmPosterior, ray_shards, shards
 from botorch_bkb.posteriors.ray_shards import decode, encode, shard_of, ShardHost
 from botorch_bkb.posteriors.shards import ArmShard
 from tests.bandits import unchanged
@@ -74,18 +74,11 @@ def pid_of(arms, shard):
     )
 
 
-@pytest.mark.parametrize("bandit", ["bbkb", "ts-weights"])
+@pytest.mark.parametrize("bandit", ["bbkb", "ts-weights", "learned units"])
+@pytest.mark.usefixtures("short_fits")
 def test_runs_have_the_choices_of_this_process(two, path, bandit):
-    expected = campaign(BANDITS[bandit](ArrayArms(path)))
-    assert_same(campaign(BANDITS[bandit](two)), expected)
-
-
-def test_learned_units_go_to_the_workers(two, path):
-    runs = []
-    for arms in (ArrayArms(path), two):
-        bandit = GPBandit(arms, generator=seeded(1))
-        runs.append(campaign(bandit, num_asks=3))
-    assert_same(*runs)
+    make = BANDITS.get(bandit, lambda arms: GPBandit(arms, generator=seeded(1)))
+    assert_same(*(campaign(make(arms), 3) for arms in (two, ArrayArms(path))))
 
 
 def test_parquet_files_are_read_by_the_workers(tmp_path):
@@ -96,9 +89,9 @@ def test_parquet_files_are_read_by_the_workers(tmp_path):
         frame = pd.DataFrame(rows, columns=columns)
         frame.to_parquet(tmp_path / f"{number}.parquet", row_group_size=50)
     arms = ParquetArms(tmp_path / "*.parquet", columns)
-    expected = campaign(BANDITS["bbkb"](arms))
+    expected = campaign(BANDITS["bbkb"](arms), num_asks=2)
     there = arms.on_ray(1)
-    assert_same(campaign(BANDITS["bbkb"](there)), expected)
+    assert_same(campaign(BANDITS["bbkb"](there), num_asks=2), expected)
     there.workers.close()
 
 
@@ -132,42 +125,38 @@ class Killer:
         return asked
 
 
-def test_workers_that_are_killed_are_replaced_and_have_the_same_bits(path):
+def test_workers_that_are_killed_are_replaced_and_have_the_same_bits(two, path):
     """Before an ask and in the midst of one."""
     expected = campaign(BANDITS["gpbucb"](ArrayArms(path)), num_asks=3)
-    arms = ArrayArms(path).on_ray(2)
     delays, victims = [None, None, 0.02], [[], [1], [0]]
-    killer = Killer(BANDITS["gpbucb"](arms), arms, delays, victims)
+    killer = Killer(BANDITS["gpbucb"](two), two, delays, victims)
     assert_same(campaign(killer, num_asks=3), expected)
     assert len(killer.pids) == 2
-    arms.workers.close()
 
 
-def test_a_worker_that_says_nothing_or_is_lost_is_an_error_that_names_its_arms(path):
-    arms = ArrayArms(path).on_ray(2, max_restarts=0)
-    bandit = BANDITS["bbkb"](arms)
+def test_a_worker_that_says_nothing_is_an_error_that_names_its_arms(two):
+    bandit = BANDITS["bbkb"](two)
     bandit.tell(bandit.ask(), torch.ones(1).double())
-    pid = pid_of(arms, 0)
-    arms.workers.pool.timeout = 1.0
+    pid, pool = pid_of(two, 1), two.workers.pool
+    patience, pool.timeout = pool.timeout, 1.0
     os.kill(pid, signal.SIGSTOP)
     try:
-        with pytest.raises(ShardTimeoutError, match=r"within 1 seconds.*arms 0 to 79"):
+        with pytest.raises(ShardTimeoutError, match=r"within 1 seconds.* 80 to 149"):
             bandit.ask()
     finally:
         os.kill(pid, signal.SIGCONT)
-    arms.workers.pool.timeout = PATIENCE
-    os.kill(pid_of(arms, 1), signal.SIGKILL)
-    with pytest.raises(ShardLostError, match=r"shard 1 \(arms 80 to 149\) is lost"):
-        bandit.ask()
-    arms.workers.close()
+        pool.timeout = patience
 
 
-def test_rows_that_cannot_be_used_are_an_error_that_names_them(tmp_path):
+def test_rows_that_cannot_be_used_and_workers_that_are_lost_are_errors(tmp_path):
     rows = table().numpy()
     rows[120, 1] = np.nan
     np.save(tmp_path / "bad.npy", rows)
-    arms = ArrayArms(tmp_path / "bad.npy").on_ray(1)
+    arms = ArrayArms(tmp_path / "bad.npy").on_ray(1, max_restarts=0)
     with pytest.raises(ShardDataError, match=r"arm 120, row 120 of .*bad\.npy"):
+        ArmPosterior(arms, kernel(), 0.1)
+    os.kill(pid_of(arms, 0), signal.SIGKILL)
+    with pytest.raises(ShardLostError, match=r"shard 0 \(arms 0 to 149\) is lost"):
         ArmPosterior(arms, kernel(), 0.1)
     arms.workers.close()
 
@@ -230,7 +219,7 @@ def test_a_filter_over_time_is_refused_and_blocks_are_not(two, path):
     order=st.lists(st.integers(0, 7), min_size=1, max_size=12),
     lost=st.sets(st.integers(0, 11)),
 )
-@settings(max_examples=30)
+@settings(max_examples=12)
 def test_late_repeated_and_lost_messages_change_nothing(order, lost):
     """A host answers as one that got every change once and in its order."""
     arms = ArrayArms(table().numpy())
@@ -353,10 +342,13 @@ def test_a_ray_that_runs_is_joined_and_goes_on(path, home):
     assert "Started Ray" not in done.stderr
 
 
-def test_one_that_would_listen_to_others_is_not_started(path, home):
-    before = "import ray"
-    done = run_script(OWN.format(before=before), path, home)
-    assert "UnsupportedError: Expected Ray to be initialised" in done.stderr
+def test_one_that_would_listen_to_others_is_not_started(path, monkeypatch):
+    """It was imported without the settings."""
+    monkeypatch.setitem(sys.modules, "ray", object())
+    monkeypatch.setattr(ray_shards, "_is_running", lambda: False)
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "1")
+    with pytest.raises(UnsupportedError, match="Expected Ray to be initialised"):
+        ArmPosterior(ArrayArms(path).on_ray(1), kernel(), 0.1)
 
 
 def test_without_ray_the_package_says_what_to_install(path, monkeypatch):

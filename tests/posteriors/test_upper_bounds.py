@@ -1,6 +1,6 @@
 """Posteriors given pulls without reward are those of dense algebra; NaN is an error.
 
-``tests/optim/test_batch_ucb.py`` has the choices among other arms.
+``tests/optim/test_batch_rules.py`` has the choices among other arms.
 """
 
 import math
