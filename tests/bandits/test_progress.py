@@ -247,6 +247,7 @@ def test_many_values_have_a_shortlist():
     assert found[0] >= 0.95 * most
 
 
+@pytest.mark.filterwarnings("ignore:The fit to 30 observations explains")
 def test_many_elements_and_no_results():
     """The first batch, of one of 600 elements; and fewer if fewer are left."""
     x = torch.rand(600, generator=seeded()).double()

@@ -97,7 +97,7 @@ def test_an_ask_that_fails_changes_no_later_pick(
     quiet, other = (make_bandit(bandit_class, **options) for _ in range(2))
     places = {
         "surrogate": [(type(other._surrogate), "update")],
-        "policy": [(type(other.policy), "select")],
+        "policy": [(type(other.policy), "choices")],
         "observations": [(Observations, "ask")],
     }
     names = ("solve_triangular", "vector_norm", "cholesky")
