@@ -12,7 +12,7 @@ from typing import Any
 
 from botorch.exceptions.errors import BotorchError
 
-from botorch_bkb.cli.arguments import build_parser, DEFAULT_COMMAND, PROGRAM
+from botorch_bkb.cli.arguments import build_parser, COMMANDS, DEFAULT_COMMAND, PROGRAM
 
 
 REQUIRED_MODULES = ("jinja2", "matplotlib", "pandas", "pyarrow", "tqdm")
@@ -40,10 +40,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             'pip install "botorch_bkb[cli]".'
         )
     # Imported late: commands need the modules above, help does not.
-    command = import_module(f"botorch_bkb.cli.{args.command}")
+    options, path, *_ = COMMANDS[args.command]
+    module, function = path.split(".")
+    run = getattr(import_module(f"botorch_bkb.cli.{module}"), function)
     try:
         with _warnings_in_one_line():
-            command.run(args)
+            run(options(**vars(args)))
     except (BotorchError, OSError) as error:
         return _fail(" ".join(str(error).split()))
     return 0

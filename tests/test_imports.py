@@ -12,7 +12,7 @@ PACKAGE = Path(botorch_bkb.__file__).parent
 # A layer may import from its own row and from the rows below.
 LAYERS = [
     {"integrations", "cli", "__main__"},
-    {"plotting", "test_functions", "bandits", "desirability"},
+    {"plotting", "test_functions", "bandits", "desirability", "tables"},
     {"generation", "optim"},
     {"posteriors"},
     {"arms", "acquisition"},

@@ -6,8 +6,11 @@ import argparse
 import math
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from inspect import get_annotations
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, Literal
 
 from typing_extensions import override
 
@@ -16,7 +19,6 @@ from botorch_bkb._version import __version__
 
 PROGRAM = "botorch-bkb"
 DEFAULT_COMMAND = "demo"
-KERNEL_NAMES = ("tanimoto", "matern", "rbf")
 # The wells of a plate.
 BATCH_SIZE = 96
 DEFAULT_ID = "id"
@@ -47,6 +49,10 @@ mean of many measurements, the standard deviation of that mean (std), its 95 % i
 (low, high), and why it was chosen. The page "Tables for suggest" of the documentation
 describes the tables.
 """
+
+
+KernelName = Literal["tanimoto", "matern", "rbf"]
+Objective = tuple[str, tuple[str | float, ...]]
 
 
 # How values are read ------------------------------------------------------------------
@@ -97,7 +103,7 @@ def component(text: str) -> tuple[str, str]:
     return name, values
 
 
-def objective(text: str) -> tuple[str, tuple[str | float, ...]]:
+def objective(text: str) -> Objective:
     """Return the column of an outcome, and its direction, range and weight."""
     found = re.fullmatch(r"(.+):(max|min):([^:]+):([^:]+)(?::([^:]+))?", text.strip())
     try:
@@ -129,222 +135,286 @@ class _StoreOnce(argparse.Action):
 
 # The options --------------------------------------------------------------------------
 
-Option = tuple[str, dict[str, Any], str]
-
-FLAG: dict[str, Any] = {"action": "store_true"}
+FLAG: dict[str, Any] = {"action": "store_true", "default": False}
 FILE: dict[str, Any] = {"type": Path, "metavar": "FILE"}
-FOLDER = FILE | {"default": Path("botorch_bkb_output"), "metavar": "FOLDER"}
 COLUMN: dict[str, Any] = {"type": str.strip, "metavar": "COLUMN"}
 COUNT: dict[str, Any] = {"type": positive_integer, "metavar": "N"}
 MARK: dict[str, Any] = {"type": separator, "metavar": "CHARACTER"}
 DECIMAL: dict[str, Any] = {"choices": [".", ","], "metavar": "MARK"}
-NOISE: dict[str, Any] = {"type": non_negative_number, "default": 0.1, "metavar": "X"}
 GOAL: dict[str, Any] = {
     "type": lambda word: word.replace("-", "_"),
     "choices": ("best_arm", "regret"),
-    "default": "best_arm",
     "metavar": "GOAL",
 }
 REPEATED: dict[str, Any] = {"action": "append", "default": []}
 TABLE_HELP = "a *.csv, *.csv.gz, *.tsv, *.txt, *.xlsx or *.parquet file"
 
-RUN: list[Option] = [
-    ("--seed", {"type": seed, "default": 0, "metavar": "N"}, "default: 0"),
-    ("--quiet", FLAG, "show no progress"),
-]
-OF_TABLES: list[Option] = [
-    ("--batch-size", COUNT | {"default": BATCH_SIZE}, "measurements (default: 96)"),
-    ("--minimize", FLAG, "small results are best"),
-    ("--max-repeats", COUNT, "the most measurements of one candidate in all"),
-    (
-        "--goal",
+
+def option(
+    kind: dict[str, Any], text: str, default: Any = None, flag: str | None = None
+) -> Any:
+    """Return a field of a class of options.
+
+    Args:
+        kind: The arguments of ``ArgumentParser.add_argument``.
+        text: Its help.
+        default: Its default, unless ``kind`` has one.
+        flag: Its name, if it is not that of the field.
+    """
+    kind = {"default": default, **kind, "help": text}
+    own, metadata = kind["default"], {"flag": flag, "kind": kind}
+    if isinstance(own, list):
+        return field(default_factory=own.copy, metadata=metadata)
+    return field(default=own, metadata=metadata)
+
+
+@dataclass
+class RunOptions:
+    """The options of every command, of which ``command`` is the name."""
+
+    command: str = "suggest"
+    seed: int = option({"type": seed, "metavar": "N"}, "default: 0", 0)
+    quiet: bool = option(FLAG, "show no progress")
+
+
+@dataclass
+class FolderOptions(RunOptions):
+    """The options of commands that write into a folder."""
+
+    output: Path = option(
+        FILE | {"metavar": "FOLDER"},
+        "for rounds.csv and regret.png",
+        Path("botorch_bkb_output"),
+    )
+
+
+@dataclass
+class TableOptions:
+    """The options of commands that read a table of candidates."""
+
+    batch_size: int = option(COUNT, "measurements (default: 96)", BATCH_SIZE)
+    minimize: bool = option(FLAG, "small results are best")
+    max_repeats: int | None = option(
+        COUNT, "the most measurements of one candidate in all"
+    )
+    goal: str = option(
         GOAL,
         "best-arm: find the best candidate; a batch has distinct candidates. regret: "
         "collect good results; good candidates are repeated (default: best-arm)",
-    ),
-    ("--drop", COLUMN | REPEATED, "a column that is not a feature; repeatable"),
-    ("--drop-incomplete", FLAG, "leave out all columns with missing values"),
-    ("--category", COLUMN | REPEATED, "a column, or component, of names; repeatable"),
-    ("--separator", MARK, "of CSV files, or its name, such as tab (default: detected)"),
-    ("--decimal", DECIMAL, "decimal mark of CSV files (default: detected)"),
-    ("--encoding", {"metavar": "NAME"}, "of CSV files not in UTF-8 (default: cp1252)"),
-    (
-        "--sheet",
+    )
+    drop: list[str] = option(
+        COLUMN | REPEATED, "a column that is not a feature; repeatable"
+    )
+    drop_incomplete: bool = option(FLAG, "leave out all columns with missing values")
+    category: list[str] = option(
+        COLUMN | REPEATED, "a column, or component, of names; repeatable"
+    )
+    separator: str | None = option(
+        MARK, "of CSV files, or its name, such as tab (default: detected)"
+    )
+    decimal: str | None = option(
+        DECIMAL, "decimal mark of CSV files (default: detected)"
+    )
+    encoding: str | None = option(
+        {"metavar": "NAME"}, "of CSV files not in UTF-8 (default: cp1252)"
+    )
+    sheet: list[str] = option(
         REPEATED | {"metavar": "NAME"},
         "of Excel files with several; once for each such table: candidates, results",
-    ),
-    (
-        "--smiles",
+    )
+    smiles: list[str] = option(
         COLUMN | {"action": "extend", "nargs": "+", "default": []},
         "columns of SMILES, which become Morgan fingerprints (extra chem); "
         "those of all columns are put side by side. With --component: the components "
         "that are molecules, whose lists have a column 'smiles'",
-    ),
-    ("--radius", COUNT | {"default": 2}, "of the fingerprints (default: 2, ECFP4)"),
-    ("--num-bits", COUNT | {"default": 2048}, "of the fingerprints (default: 2048)"),
-    (
-        "--bits",
+    )
+    radius: int = option(COUNT, "of the fingerprints (default: 2, ECFP4)", 2)
+    num_bits: int = option(COUNT, "of the fingerprints (default: 2048)", 2048)
+    bits: bool = option(
         FLAG,
         "fingerprints of 0 and 1, not of how often a molecule has a fragment: an "
         "eighth of the memory",
-    ),
-    ("--skip-invalid", FLAG, "leave out rows whose SMILES cannot be read"),
-    (
-        "--kernel",
-        {"choices": KERNEL_NAMES},
+    )
+    skip_invalid: bool = option(FLAG, "leave out rows whose SMILES cannot be read")
+    kernel: KernelName | None = option(
+        {"choices": get_args(KernelName)},
         "tanimoto compares bits, times a matern kernel of other columns; matern (nu "
         "2.5) and rbf compare numbers, with a lengthscale per column (default: "
         "tanimoto for molecules, and for 64 columns of 0 and 1 or more without others; "
         "otherwise a matern or ANOVA trend, by the likelihood, plus rough detail)",
-    ),
-    (
-        "--max-inducing",
+    )
+    max_inducing: int | None = option(
         COUNT,
         "use at most N measured candidates as inducing points, which bounds time and "
         "memory and makes the model less accurate (default: no limit)",
-    ),
-]
-DEMO: list[Option] = [
-    ("--horizon", COUNT | {"default": 100}, "measurements (default: 100)"),
-    ("--num-arms", COUNT | {"default": 20_000}, "candidates (default: 20000)"),
-    ("--output", FOLDER, "for rounds.csv and regret.png"),
-    *RUN,
-]
-SIMULATE: list[Option] = [
-    ("table", FILE, TABLE_HELP),
-    ("--reward", COLUMN | {"required": True}, "column of the mean results"),
-    ("--id", COLUMN | {"default": DEFAULT_ID}, "column of ids (default: id)"),
-    ("--horizon", COUNT | {"default": 1_000}, "measurements in all (default: 1000)"),
-    (
-        "--repetitions",
-        COUNT | {"default": 1},
-        "campaigns at SEED, SEED + 1, ... (default: 1)",
-    ),
-    (
-        "--noise-std",
-        NOISE,
+    )
+
+
+@dataclass
+class DemoOptions(FolderOptions):
+    """The options of ``demo``."""
+
+    horizon: int = option(COUNT, "measurements (default: 100)", 100)
+    num_arms: int = option(COUNT, "candidates (default: 20000)", 20_000)
+
+
+@dataclass
+class SimulateOptions(TableOptions, FolderOptions):
+    """The options of ``simulate``."""
+
+    table: Path = option(FILE, TABLE_HELP, flag="table")
+    reward: str = option(COLUMN | {"required": True}, "column of the mean results")
+    id: str = option(COLUMN, "column of ids (default: id)", DEFAULT_ID)
+    horizon: int = option(COUNT, "measurements in all (default: 1000)", 1_000)
+    repetitions: int = option(COUNT, "campaigns at SEED, SEED + 1, ... (default: 1)", 1)
+    noise_std: float = option(
+        {"type": non_negative_number, "metavar": "X"},
         "standard deviation of the noise of a measurement, in standard deviations of "
         "the mean results (default: 0.1)",
-    ),
-    *OF_TABLES,
-    ("--output", FOLDER, "for rounds.csv and regret.png"),
-    *RUN,
-]
-SUGGEST: list[Option] = [
-    (
-        "arms",
+        0.1,
+    )
+
+
+@dataclass
+class SuggestOptions(TableOptions, RunOptions):
+    """The options of ``suggest``, of which some change while tables are read.
+
+    Attributes:
+        arms: The table of candidates; with components, their names.
+        arms_sheet: The sheet of that table, as soon as it was read.
+    """
+
+    arms: Path = option(
         FILE | {"metavar": "CANDIDATES", "nargs": "?"},
         f"the candidates, {TABLE_HELP}",
-    ),
-    (
-        "--component",
+        flag="arms",
+    )
+    component: list[tuple[str, str]] = option(
         REPEATED | {"type": component, "metavar": "NAME=LIST"},
         "instead of CANDIDATES: every combination of one element of each component is "
         "a candidate. LIST is a table with ids and features (or SMILES, see --smiles), "
         'or values such as 20,40,60 or THF,"1,4-dioxane". RESULTS and NEXT have a '
         "column per component",
-    ),
-    (
-        "--forbid",
+    )
+    forbid: list[str] = option(
         REPEATED | {"metavar": "NAME=ELEMENT,..."},
         "a combination of components that is never chosen, such as "
         "solvent=ether,temperature=80; repeatable",
-    ),
-    (
-        "--confidence",
+    )
+    confidence: float | None = option(
         {"type": non_negative_number, "metavar": "X"},
         "posterior standard deviations that a candidate's upper bound has above its "
         "mean: larger explores more (default: chosen by the kernel and the noise)",
-    ),
-    (
-        "--observations",
+    )
+    observations: list[Path] = option(
         FILE | REPEATED | {"metavar": "RESULTS"},
         "the measurements; without any, the first batch is spread out. Repeatable: the "
         "rows of all tables count",
-    ),
-    (
-        "--output",
-        FILE | {"default": Path("next.csv"), "metavar": "NEXT"},
+    )
+    output: Path = option(
+        FILE | {"metavar": "NEXT"},
         "the table to write (default: next.csv). A table that was filled in is kept",
-    ),
-    (
-        "--id",
-        COLUMN | {"default": DEFAULT_ID},
+        Path("next.csv"),
+    )
+    id: str = option(
+        COLUMN,
         "id column of both tables, in any case (default: id). Results without ids, or "
         "with unknown ids, belong to the candidate with the same settings. If "
         "CANDIDATES has no ids, its rows are numbered, and NEXT has their settings",
-    ),
-    ("--results-id", COLUMN, "id column of RESULTS, if it differs from --id"),
-    ("--reward", COLUMN, "column of results (default: reward)"),
-    (
-        "--objective",
+        DEFAULT_ID,
+    )
+    results_id: str | None = option(
+        COLUMN, "id column of RESULTS, if it differs from --id"
+    )
+    reward: str = option(COLUMN, "column of results (default: reward)")
+    objective: list[Objective] = option(
         REPEATED | {"type": objective, "metavar": "COLUMN:DIRECTION:LOW:HIGH[:WEIGHT]"},
         "instead of --reward: an outcome. With max, LOW scores 0 and HIGH scores 1; "
         "with min, LOW scores 1 and HIGH scores 0. Repeatable: the score of a result "
         "is the weighted geometric mean",
-    ),
-    (
-        "--noise-std",
+    )
+    noise_column: str | None = option(
         COLUMN | {"dest": "noise_column"},
         "column of RESULTS with the standard deviation of each result, where it is "
         "known: of n replicates' mean, that of the mean (default: one noise, learned)",
-    ),
-    ("--replicates-are-real", FLAG, "equal rows of RESULTS are separate measurements"),
-    (
-        "--available",
+        flag="--noise-std",
+    )
+    replicates_are_real: bool = option(
+        FLAG, "equal rows of RESULTS are separate measurements"
+    )
+    available: str | None = option(
         COLUMN,
         "column of CANDIDATES that says which of them can be measured now: yes or no, "
         "true or false, or an amount (0 is none)",
-    ),
-    (
-        "--same",
+    )
+    same: list[str] = option(
         COLUMN | REPEATED,
         "a column, or a component, of which the whole batch has the same value, such "
         "as the temperature of a plate. The value with the largest expected benefit is "
         "chosen. Repeatable",
-    ),
-    ("--with-columns", FLAG, "add the candidates' other columns to NEXT"),
-    (
-        "--per-measurement",
+    )
+    with_columns: bool = option(FLAG, "add the candidates' other columns to NEXT")
+    per_measurement: bool = option(
         FLAG,
         "write a row per measurement, in the columns of RESULTS and with an empty "
         "result, to be filled in and appended to RESULTS",
-    ),
-    (
-        "--report",
+    )
+    report: Path | None = option(
         FILE | {"metavar": "HTML"},
         "also write a page: progress, predicted against measured results, the batch, "
         "and the assumptions",
-    ),
-    (
-        "--predictions",
+    )
+    predictions: Path | None = option(
         FILE,
         "also write a table with predictions of all candidates, in their order: the "
         "mean result, its 95 %% interval, the probability of being the best. With "
         "--component, of the 1,000 best means",
-    ),
-    ("--top", COUNT, "of --predictions only the N best means, the best first"),
-    (
-        "--threshold",
+    )
+    top: int | None = option(
+        COUNT, "of --predictions only the N best means, the best first"
+    )
+    threshold: float | None = option(
         {"type": number, "metavar": "X"},
         "add to predictions and report the probability that the mean result of a "
         "candidate is better than X",
-    ),
-    (
-        "--round",
+    )
+    round: str | None = option(
         COLUMN,
         "column of RESULTS with the round or plate of a measurement. The command warns "
         "if rounds differ as a whole, and the report shows them in order",
-    ),
-    (
-        "--log-reward",
+    )
+    log_reward: bool = option(
         FLAG,
         "fit logarithms to base 10 of the results, for IC50s, counts and others over "
         "decades. mean, std, low and high of NEXT are those of the logarithms",
-    ),
-    *OF_TABLES,
-    *RUN,
-]
+    )
+
+    arms_sheet: str = field(init=False)
+
+    @property
+    def outcome_columns(self) -> list[str]:
+        """The columns of results: the reward's, or those of the objectives."""
+        return [name for name, _ in self.objective] or [self.reward]
+
+    @property
+    def results_name(self) -> str:
+        """How messages name the tables of results."""
+        return " and ".join(map(str, self.observations))
+
+    @property
+    def reward_label(self) -> str:
+        """The name of the reward: the result, its logarithm, or the score."""
+        if self.objective:
+            return "score"
+        return f"log10({self.reward})" if self.log_reward else self.reward
+
+
+# The options of each command, the function that runs it, and its description.
+COMMANDS: dict[str, tuple[type, str, str, str | None]] = {
+    "demo": (DemoOptions, "simulate.run_demo", DEMO_DESCRIPTION, None),
+    "simulate": (SimulateOptions, "simulate.run", SIMULATE_DESCRIPTION, None),
+    "suggest": (SuggestOptions, "suggest.run", SUGGEST_DESCRIPTION, SUGGEST_EPILOG),
+}
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -361,11 +431,7 @@ def build_parser() -> argparse.ArgumentParser:
         dest="command", prog=PROGRAM, required=True, help=argparse.SUPPRESS
     )
 
-    for name, options, description, epilog in (
-        ("demo", DEMO, DEMO_DESCRIPTION, None),
-        ("simulate", SIMULATE, SIMULATE_DESCRIPTION, None),
-        ("suggest", SUGGEST, SUGGEST_DESCRIPTION, SUGGEST_EPILOG),
-    ):
+    for name, (options, _, description, epilog) in COMMANDS.items():
         command = commands.add_parser(
             name,
             description=description,
@@ -374,6 +440,10 @@ def build_parser() -> argparse.ArgumentParser:
         )
         # An option that takes one value is refused if it is given twice.
         command.register("action", None, _StoreOnce)
-        for option, kind, text in options:
-            command.add_argument(option, **kind, help=text)
+        known = {each.name: each.metadata for each in fields(options)}
+        # Those of the command itself come first.
+        for dest in chain.from_iterable(map(get_annotations, options.__mro__)):
+            if "flag" in known.get(dest, {}):
+                flag = known[dest]["flag"] or f"--{dest.replace('_', '-')}"
+                command.add_argument(flag, **known[dest]["kind"])
     return parser

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
+import torch
 from botorch.exceptions.errors import InputDataError
 from numpy.typing import NDArray
+from torch import Tensor
+from typing_extensions import override
 
-from botorch_bkb.cli.arguments import DEFAULT_ID
-from botorch_bkb.cli.features import drop_incomplete, feature_columns, LOOKS_NUMERIC
-from botorch_bkb.cli.files import CsvFormat, is_library, parquet_columns, Table
-from botorch_bkb.cli.identity import differing, match_ids, match_settings
+from botorch_bkb.arms.table import comparable_rows
+from botorch_bkb.bandits import GPBandit
+from botorch_bkb.cli.arguments import DEFAULT_ID, SuggestOptions
+from botorch_bkb.cli.candidates import Candidates
+from botorch_bkb.cli.features import (
+    drop_incomplete,
+    feature_columns,
+    Features,
+    library_features,
+    LOOKS_NUMERIC,
+    table_features,
+)
 from botorch_bkb.cli.molecules import (
     Fingerprints,
     first_rows,
@@ -22,40 +32,52 @@ from botorch_bkb.cli.molecules import (
     read_smiles,
     valid_rows,
 )
-from botorch_bkb.cli.progress import note
 from botorch_bkb.cli.results import (
-    check_copies,
-    check_output,
     last_failures,
-    note_unused_columns,
     NUM_IDS_SHOWN,
     read_results,
-    read_rewards,
-    results_name,
 )
 from botorch_bkb.cli.tables import (
     AVAILABLE_WORDS,
+    note,
+    quoted,
+    read_by_options,
+    status,
+    unit_trouble,
+)
+from botorch_bkb.models.utils.rows import find_duplicates
+from botorch_bkb.tables.columns import (
     find_column,
     is_numeric,
     listing,
     NUMBER,
-    outcome_columns,
-    quoted,
-    read_by_options,
     require_column,
     require_ids,
     row_name,
-    unit_trouble,
+    to_numbers,
+)
+from botorch_bkb.tables.files import (
+    CsvFormat,
+    is_library,
+    parquet_columns,
+    read_rows,
+    Table,
 )
 
 
+# Numbers are the same setting if they differ by no more than this share of the number
+# and of the column's range. Zeros differ by rounding, a share of the range.
+TOLERANCE = 1e-4
+ROUNDING = 1e-9
+
+Numbers = NDArray[np.float64]
 # The column that numbers the rows of a table without ids.
 ROW_COLUMN = "candidate"
 
 
-@dataclass(frozen=True, eq=False)
-class Campaign:
-    """Candidates and measurements.
+@dataclass(eq=False)
+class Campaign(Candidates):
+    """Candidates of a table, and measurements.
 
     Attributes:
         table: The candidates as in their file, each molecule once. Only the ids of a
@@ -95,27 +117,118 @@ class Campaign:
     is_large: bool = False
     columns: Sequence[str] = ()
 
-    @property
-    def ids(self) -> pd.Index:
-        """The ids of ``rows``."""
-        return pd.Index(self.rows[self.id_column])
+    def __post_init__(self) -> None:
+        """Count the candidates."""
+        self.ids = pd.Index(self.rows[self.id_column])
+        self.num_candidates = len(self.table)
+        self.num_available = int(self.available.sum())
 
-    @property
-    def num_candidates(self) -> int:
-        """The number of candidates in the table."""
-        return len(self.table)
+    def features(self, args: SuggestOptions) -> Features:
+        """Return the candidates as the model sees them."""
+        if self.is_large:
+            return library_features(self.columns, args)
+        return table_features(self.rows, self.fingerprints, args)
 
-    @property
-    def num_available(self) -> int:
-        """The number of candidates that can be chosen."""
-        return int(self.available.sum())
+    def check_left(self, features: Features, args: SuggestOptions) -> None:
+        """Raise an error if no candidate can be chosen; name those that look alike."""
+        available = self.available[: self.num_candidates]
+        counts = np.bincount(self.indices, minlength=len(available))[: len(available)]
+        most = args.max_repeats or len(counts) + counts.sum()
+        if not (available & (counts < most)).any():
+            num_done, num_failed = int(available.sum()), self.num_failed
+            raise InputDataError(
+                f"Expected candidates to be left for {args.batch_size:,} measurements, "
+                f"but of {len(available):,} candidates {num_done:,} have had their "
+                f"repeats (--max-repeats {args.max_repeats}, those in flight included),"
+                f" {num_failed:,} failed, and "
+                f"{len(available) - num_done - num_failed:,} are not available. Add or "
+                "restock candidates, allow more repeats, or remove the rows of those "
+                "that failed."
+            )
+        status(f"Preparing {len(self.ids):,} candidates", args.quiet)
+        table = comparable_rows(features.arms[: self.num_candidates])
+        found = find_duplicates(table)
+        copies = (found.rows != found.first).nonzero().squeeze(-1)
+        if len(copies):
+            row, first = (int(rows[copies[0]]) for rows in (found.rows, found.first))
+            note(
+                f"Candidates with the features of an earlier one: {len(copies):,}, "
+                f"such as {self.ids[row]} with those of {self.ids[first]}. The "
+                "earliest available one is chosen"
+            )
 
+    @override
+    def exclude(self, bandit: GPBandit) -> Tensor | None:
+        if self.available.all():
+            return None
+        available = torch.from_numpy(self.available)
+        # Measured ones may still be the best; others never will be.
+        is_out = ~available
+        is_out[self.indices] = False
+        bandit.retire_arms(is_out.nonzero().squeeze(-1))
+        return available
+
+    @override
+    def counts(self, bandit: GPBandit) -> str:
+        measured = bandit.observed_arms < self.num_candidates
+        num_out = self.num_candidates - self.num_available
+        out = f", {num_out:,} of them not available" if num_out else ""
+        return (
+            f"{self.num_candidates:,} candidates{out}, {int(measured.sum()):,} of them "
+            "measured"
+        )
+
+    @override
     def columns_of(self, indices: NDArray[np.int64]) -> pd.DataFrame:
-        """Return some of ``rows``."""
         return self.rows.iloc[indices]
 
+    @override
+    def names_of(
+        self, indices: NDArray[np.int64], args: SuggestOptions
+    ) -> pd.DataFrame:
+        own = self.table if self.is_numbered else self.table[[args.id]]
+        own = own.drop(columns=args.outcome_columns, errors="ignore")
+        return own.iloc[indices].reset_index(drop=True)
 
-def read_campaign(args: argparse.Namespace) -> Campaign:
+    @override
+    def next_table(
+        self, batch: pd.DataFrame, picks: Tensor, args: SuggestOptions
+    ) -> tuple[pd.DataFrame, CsvFormat | None]:
+        ids, form = self.table[args.id], self.form
+        if args.per_measurement:
+            places, columns = picks.numpy(), list(self.results_columns)
+            batch = pd.DataFrame(index=range(len(picks)))
+            form = self.results_form or form
+        else:
+            places = batch.index.to_numpy()
+            columns = list(batch.columns)
+            batch = batch.reset_index(drop=True)
+            if form is not None and form.encoding != "utf-8":
+                # Every program reads this encoding.
+                form = replace(form, encoding="utf-8-sig")
+        name = self.results_id if args.per_measurement else args.id
+        if name is not None:
+            batch[name] = ids.iloc[places].array
+        others = {args.id, args.noise_column, *args.outcome_columns}
+        own = [name for name in self.columns if name not in others]
+        if args.with_columns or (self.is_numbered and not args.per_measurement):
+            taken = [name for name in own if name in batch.columns]
+            if taken:
+                raise InputDataError(
+                    f"NEXT would have the candidates' column {taken[0]!r} beside its "
+                    "own column of that name. Rename the candidates' column."
+                )
+            columns += [name for name in own if name not in columns]
+        own = [name for name in own if name in columns and name not in batch.columns]
+        if self.is_large and own:
+            values = read_rows(args.arms, own, places)
+        else:
+            values = self.table[own].iloc[places].reset_index(drop=True)
+        batch = pd.concat([batch, values], axis="columns")
+        return batch.reindex(columns=columns), form
+
+
+def read_campaign(args: SuggestOptions) -> Campaign:
     """Read candidates and measurements by the options of `suggest`.
 
     ``args.id`` becomes the column of ids.
@@ -129,21 +242,28 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
         drop_incomplete(table, args)
     settings = feature_columns(table, args)
     own = parquet_columns(args.arms) if is_large else list(table.columns)
-    results, is_failed, last = read_results(args, settings, is_numbered)
-    outcomes = outcome_columns(args)
-    results_id = None if is_numbered else find_column(results.columns, args.results_id)
-    used = [*own, results_id, *outcomes, args.round, args.noise_column]
-    note_unused_columns(results, used)
-    check_copies(results, args)
-    check_output(args, results, results_id, own)
-    rewards = read_rewards(results, args)
-    arms, results, found = read_molecules_of(table, results, args)
+    results, is_failed, rewards, last = read_results(
+        args, args.results_id, settings, own
+    )
+    results_id = find_column(results.columns, args.results_id)
+    arms = table
+    found: dict[str, Fingerprints] = {}
+    for name in args.smiles:  # which become canonical, in both tables
+        cells = [part[name] for part in (arms, results) if name in part]
+        smiles, found[name] = read_smiles(pd.concat(cells, ignore_index=True), args)
+        arms = arms.assign(**{name: smiles[: len(arms)].array})
+        if name in results:
+            results = results.assign(**{name: smiles[len(arms) :].array})
     places, removed = _identify(results, arms, settings, results_id, args)
     available = np.append(_available(arms, args), np.zeros(len(removed), dtype="bool"))
     rows = arms
     if len(removed):
         rows = pd.concat([pd.concat({args.arms.name: arms}), removed])
-    group, first = distinct_rows(rows, settings, found, available, args)
+    group = first = np.arange(len(rows))
+    if found:  # rows with the same molecules and settings are one candidate
+        columns = [*dict.fromkeys([*found, *settings])]
+        group = group_rows(rows, columns, valid_rows(rows, found, args))
+        first = first_rows(rows[args.id], group, available)
     indices = group[places]
     is_known = (indices >= 0) & (places < len(arms))
     candidates = arms.iloc[places[is_known]]
@@ -160,7 +280,7 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
         available=available,
         results=results[kept],
         indices=indices[kept],
-        rewards=rewards.to_numpy(dtype="float64")[kept],
+        rewards=rewards[kept],
         num_failed=int((failed < num_candidates).sum()),
         fingerprints=found,
         id_column=args.id,
@@ -174,45 +294,13 @@ def read_campaign(args: argparse.Namespace) -> Campaign:
     )
 
 
-def read_molecules_of(
-    arms: pd.DataFrame, results: pd.DataFrame, args: argparse.Namespace
-) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Fingerprints]]:
-    """Return both tables with canonical SMILES, and the molecules of each column."""
-    found: dict[str, Fingerprints] = {}
-    for name in args.smiles:
-        cells = [table[name] for table in (arms, results) if name in table]
-        smiles, found[name] = read_smiles(pd.concat(cells, ignore_index=True), args)
-        arms = arms.assign(**{name: smiles[: len(arms)].array})
-        if name in results:
-            results = results.assign(**{name: smiles[len(arms) :].array})
-    return arms, results, found
-
-
-def distinct_rows(
-    rows: pd.DataFrame,
-    settings: Sequence[str],
-    found: dict[str, Fingerprints],
-    available: NDArray[np.bool_],
-    args: argparse.Namespace,
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the candidate of each row, -1 for none, and the row of each candidate.
-
-    Rows with the same molecules and settings are one candidate.
-    """
-    if not found:
-        return np.arange(len(rows)), np.arange(len(rows))
-    columns = [*dict.fromkeys([*found, *settings])]
-    group = group_rows(rows, columns, valid_rows(rows, found, args))
-    return group, first_rows(rows[args.id], group, available)
-
-
-def _read_arms(args: argparse.Namespace, is_large: bool) -> tuple[Table, bool]:
+def _read_arms(args: SuggestOptions, is_large: bool) -> tuple[Table, bool]:
     """Return the candidates, and whether they are numbered."""
-    columns = [args.id, args.available, *outcome_columns(args)] if is_large else None
+    columns = [args.id, args.available, *args.outcome_columns] if is_large else None
     table = read_by_options(args.arms, args, columns)
     args.arms_sheet = table.sheet
     arms = table.frame
-    name = find_column(list(arms.columns), args.id)
+    name = find_column(arms.columns, args.id)
     is_default = args.id == DEFAULT_ID and args.results_id is None and not is_large
     is_numbered = name is None and is_default
     for smiles in args.smiles:
@@ -238,7 +326,7 @@ def _read_arms(args: argparse.Namespace, is_large: bool) -> tuple[Table, bool]:
     return table, is_numbered
 
 
-def _require_no_ids(arms: pd.DataFrame, args: argparse.Namespace) -> None:
+def _require_no_ids(arms: pd.DataFrame, args: SuggestOptions) -> None:
     """Raise an error if a column may hold ids, or if the header is missing."""
     named = {*args.category, *args.smiles}
     columns = [name for name in feature_columns(arms, args) if name not in named]
@@ -261,7 +349,7 @@ def _require_no_ids(arms: pd.DataFrame, args: argparse.Namespace) -> None:
             )
 
 
-def _available(arms: pd.DataFrame, args: argparse.Namespace) -> NDArray[np.bool_]:
+def _available(arms: pd.DataFrame, args: SuggestOptions) -> NDArray[np.bool_]:
     """Return which candidates can be chosen, by words or by amounts."""
     if args.available is None:
         return np.ones(len(arms), dtype="bool")
@@ -284,7 +372,7 @@ def _identify(
     arms: pd.DataFrame,
     settings: Sequence[str],
     results_id: str | None,
-    args: argparse.Namespace,
+    args: SuggestOptions,
 ) -> tuple[NDArray[np.int64], pd.DataFrame]:
     """Return the candidate of each result, by its id, or else by its settings.
 
@@ -336,7 +424,7 @@ def _identify(
         note(
             f"measured candidates that are no longer in {args.arms.name}: "
             f"{len(removed):,} ({shown}). Their results train the model with the "
-            f"settings in {results_name(args)}, and they are not chosen"
+            f"settings in {args.results_name}, and they are not chosen"
         )
         for name in settings:
             cells = {"the results": removed[name], args.arms.name: arms[name]}
@@ -345,12 +433,12 @@ def _identify(
 
 
 def _unknown_id(
-    ids: pd.Series, said: str, arms: pd.DataFrame, args: argparse.Namespace
+    ids: pd.Series, said: str, arms: pd.DataFrame, args: SuggestOptions
 ) -> str:
     """Say which measured id is not among the candidates, and what to do."""
     more = f" and {len(ids) - 1:,} more rows" if len(ids) > 1 else ""
     return (
-        f"{results_name(args)} measures id {ids.iloc[0]!r}{said} in "
+        f"{args.results_name} measures id {ids.iloc[0]!r}{said} in "
         f"{row_name(ids.notna())}{more}, which is not in the table of candidates; it "
         f"has ids such as {arms[args.id].iloc[0]!r}. Write ids alike in both tables, "
         "as text: spreadsheets drop zeros, shorten numbers and make dates. If the "
@@ -363,7 +451,7 @@ def _compare_settings(
     results: pd.DataFrame,
     own: pd.DataFrame,
     settings: Sequence[str],
-    args: argparse.Namespace,
+    args: SuggestOptions,
 ) -> None:
     """Report results with other settings than the candidates whose ids they have."""
     columns = [name for name in settings if name in results]
@@ -388,3 +476,80 @@ def _compare_settings(
     for name, wrong in zip(columns, differ.T, strict=True):
         cells = {"the results": results[name][wrong], args.arms.name: own[name][wrong]}
         note(unit_trouble(name, cells))
+
+
+# The candidate of a result: the one with its id, or with its settings ----------------
+
+
+def match_ids(measured: pd.Series, ids: pd.Series) -> NDArray[np.int64]:
+    """Return the places of measured ids among the candidates', -1 if unknown."""
+    index = pd.Index(ids)
+    # A column of whole numbers with a gap becomes 1.0, 2.0, ... in many programs.
+    whole = measured.str.replace(r"^(-?\d+)\.0+$", r"\1", regex=True)
+    places = index.get_indexer(pd.Index(measured))
+    return np.where(places < 0, index.get_indexer(pd.Index(whole)), places)
+
+
+def differing(
+    results: pd.DataFrame, own: pd.DataFrame, columns: Sequence[str]
+) -> NDArray[np.bool_]:
+    """Return which settings of each result are not those of its candidate in ``own``.
+
+    A result without a setting does not differ.
+    """
+    told, numbers, widths = _as_numbers(results, own, columns)
+    is_same = np.abs(numbers - told) <= _bounds(told, widths)
+    return ~is_same & ~np.isnan(told)
+
+
+def match_settings(
+    results: pd.DataFrame, arms: pd.DataFrame, columns: Sequence[str]
+) -> NDArray[np.int64]:
+    """Return the candidate with the settings of each result, -1 if there is none.
+
+    Of several it is the nearest; of equals, the first.
+    """
+    told, own, widths = _as_numbers(results, arms, columns)
+    scale = np.where(widths > 0, widths, 1.0)
+    places = np.full(len(told), -1)
+    for row, (setting, bounds) in enumerate(
+        zip(told, _bounds(told, widths), strict=True)
+    ):
+        near = np.arange(len(own))
+        for n, bound in enumerate(bounds):
+            near = near[np.abs(own[near, n] - setting[n]) <= bound]
+        if len(near):
+            distance = np.abs((own[near] - setting) / scale).sum(axis=-1)
+            places[row] = near[distance.argmin()]
+    return places
+
+
+def _bounds(told: Numbers, widths: Numbers) -> Numbers:
+    """Return by how much each setting may differ from the same setting."""
+    return TOLERANCE * np.minimum(np.abs(told), widths) + ROUNDING * widths
+
+
+def _as_numbers(
+    results: pd.DataFrame, arms: pd.DataFrame, columns: Sequence[str]
+) -> tuple[Numbers, Numbers, Numbers]:
+    """Return the settings of both tables, NaN for none, and the columns' ranges.
+
+    Words are numbered, and their range is 0. The range of equal numbers is the number.
+    """
+    told, own = (
+        np.empty((len(results), len(columns))),
+        np.empty((len(arms), len(columns))),
+    )
+    widths = np.zeros(len(columns))
+    for n, name in enumerate(columns):
+        if is_numeric(arms[name]):
+            told[:, n], own[:, n] = to_numbers(results[name]), to_numbers(arms[name])
+            finite = own[np.isfinite(own[:, n]), n]
+            if len(finite):
+                widths[n] = np.ptp(finite) or np.abs(finite[0])
+        else:
+            words = pd.concat([results[name], arms[name]], ignore_index=True)
+            codes = pd.factorize(words.astype("str").where(words.notna()))[0]
+            numbers = np.where(codes < 0, np.nan, codes)
+            told[:, n], own[:, n] = np.split(numbers, [len(results)])
+    return told, own, widths

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import csv
 import math
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,36 +15,35 @@ import numpy as np
 import pandas as pd
 import torch
 from botorch.exceptions.errors import InputDataError
+from numpy.typing import NDArray
+from torch import Tensor
+from typing_extensions import override
 
 from botorch_bkb.arms import BitArms, ProductArms
-from botorch_bkb.cli.features import find_slip, LOOKS_NUMERIC, note_forgotten
-from botorch_bkb.cli.files import BLANKS, CsvFormat, KINDS, read_cells
-from botorch_bkb.cli.identity import match_ids
+from botorch_bkb.bandits import GPBandit
+from botorch_bkb.cli.arguments import SuggestOptions
+from botorch_bkb.cli.campaign import match_ids
+from botorch_bkb.cli.candidates import Candidates
+from botorch_bkb.cli.features import Features, find_slip, LOOKS_NUMERIC, note_forgotten
 from botorch_bkb.cli.molecules import read_smiles
-from botorch_bkb.cli.progress import note
 from botorch_bkb.cli.results import (
-    check_copies,
-    check_output,
     COLUMNS_OF_NEXT,
     last_failures,
-    note_unused_columns,
     read_results,
-    read_rewards,
 )
-from botorch_bkb.cli.tables import (
+from botorch_bkb.cli.tables import note, read_by_options, unit_trouble
+from botorch_bkb.tables.columns import (
     find_column,
     is_numeric,
     listing,
     MAX_NUMBER,
     MISSING,
-    outcome_columns,
-    read_by_options,
     require_column,
     require_ids,
     row_name,
     to_numbers,
-    unit_trouble,
 )
+from botorch_bkb.tables.files import BLANKS, CsvFormat, KINDS, read_cells
 
 
 # Between the names of the components of one product.
@@ -77,26 +76,24 @@ class ProductIds:
         return found if np.ndim(indices) else found[0]
 
 
-class Products:
-    """A product space with its results.
+class ProductFeatures(Features):
+    """The components of a product space, which `--same` names."""
 
-    Its attributes that a :class:`~botorch_bkb.cli.campaign.Campaign` has too mean the
-    same.
+    @override
+    def shared_columns(self, args: SuggestOptions) -> list[Any] | None:
+        return args.same or None
+
+
+class Products(Candidates):
+    """The products of components, and measurements.
 
     Attributes:
         arms: The product space; elements that only results have are forbidden.
-        ids: The names of its products.
-        results: The results that did not fail.
-        indices: The product of each.
-        rewards: The result of each, NaN while it is in flight.
         failed: The products whose last measurement failed.
-        form: The format of the last CSV file of results, or else of the first list.
-        num_candidates: The number of products.
+        features: The product space, as the model sees it.
     """
 
-    id_column = "id"
-
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, args: SuggestOptions) -> None:
         names = [name for name, _ in args.component]
         options = [*args.smiles, *args.category]
         if len({*names}) < len(names) or not {*options} <= {*names}:
@@ -104,7 +101,7 @@ class Products:
                 "Expected --component to name each component once, and --smiles and "
                 f"--category to name some of them, but got {names} and {options}."
             )
-        outcomes = outcome_columns(args)
+        outcomes = args.outcome_columns
         taken = {*names}.intersection([*COLUMNS_OF_NEXT, *outcomes])
         if taken:
             raise InputDataError(
@@ -113,9 +110,7 @@ class Products:
             )
         found = {name: _read_list(name, text, args) for name, text in args.component}
         lists = {name: own for name, (own, _) in found.items()}
-        results, is_failed, last = read_results(args, names, is_numbered=True)
-        note_unused_columns(results, [*names, *outcomes, args.round, args.noise_column])
-        check_copies(results, args)
+        results, is_failed, rewards, last = read_results(args, None, names, names)
         forms = [last.form, *(form for _, form in found.values())]
         known = {name: len(own) for name, own in lists.items()}
         for name in names:
@@ -130,30 +125,56 @@ class Products:
         tables = {name: _features(name, own, args) for name, own in lists.items()}
         self.arms = ProductArms(tables, forbidden=rules)
         self.ids = ProductIds(self.arms, self.names)
-        check_output(args, results, None, names)
-        rewards = read_rewards(results, args)
         positions = [_places(own, results[name]) for name, own in lists.items()]
         indices = self.arms.numbers(torch.from_numpy(np.stack(positions, axis=-1)))
         numbers = indices.numpy()
-        self.failed = torch.from_numpy(last_failures(numbers, is_failed, self.ids))
+        failed = last_failures(numbers, is_failed, self.ids)
+        self.features = ProductFeatures(self.arms, None, (), ())
+        self.failed = torch.from_numpy(failed)
         self.results = results[~is_failed]
         self.indices = numbers[~is_failed]
-        self.rewards = rewards.to_numpy(dtype="float64")[~is_failed]
+        self.rewards = rewards[~is_failed]
         self.form = next(filter(None, forms), None)
         self.num_candidates = math.prod(known.values())
+        self.num_available = self.arms.num_allowed - len(self.failed)
 
-    @property
-    def num_available(self) -> int:
-        """The number of products that can be chosen."""
-        return self.arms.num_allowed - len(self.failed)
+    @override
+    def exclude(self, bandit: GPBandit) -> None:
+        bandit.retire_arms(self.failed)
 
-    def columns_of(self, indices: Any) -> pd.DataFrame:
-        """Return the names of the components of products, a column each."""
+    @override
+    def counts(self, bandit: GPBandit) -> str:
+        size = f"{self.num_candidates:,} combinations"
+        return (
+            f"{bandit.evaluated_share:.2%} of {size} were evaluated exactly.\n"
+            f"{size}, {len(bandit.observed_arms):,} of them measured"
+        )
+
+    @override
+    def columns_of(self, indices: NDArray[np.int64]) -> pd.DataFrame:
         return self.ids.parts(indices)
+
+    @override
+    def names_of(
+        self, indices: NDArray[np.int64], args: SuggestOptions
+    ) -> pd.DataFrame:
+        return self.columns_of(indices)
+
+    @override
+    def next_table(
+        self, batch: pd.DataFrame, picks: Tensor, args: SuggestOptions
+    ) -> tuple[pd.DataFrame, CsvFormat | None]:
+        parts = self.columns_of(batch.index.to_numpy())
+        others = batch.drop(columns="id").reset_index(drop=True)
+        table = pd.concat([parts, others], axis="columns")
+        if args.per_measurement:
+            table = table.loc[table.index.repeat(table["repeats"])]
+            table = table.reindex(columns=[*parts, *args.outcome_columns])
+        return table, self.form
 
 
 def _read_list(
-    name: str, text: str, args: argparse.Namespace
+    name: str, text: str, args: SuggestOptions
 ) -> tuple[pd.DataFrame, CsvFormat | None]:
     """Return features of a component's elements, by their names, and a file's format.
 
@@ -165,7 +186,7 @@ def _read_list(
     marks = args.separator, args.encoding, [*args.sheet]
     cells = read_cells(path, None, *marks).frame
     column = find_column(list(map(str, cells)), args.id) or str([*cells, args.id][0])
-    file = read_by_options(path, argparse.Namespace(**{**vars(args), "id": column}))
+    file = read_by_options(path, replace(args, id=column))
     require_column(file.frame, column, path, "--id")
     others = [str(each) for each in file.frame if each not in (column, *args.drop)]
     if name in args.smiles and others and column.casefold() != SMILES:
@@ -212,7 +233,7 @@ def _texts(values: Any) -> pd.Series:
     return pd.Series(values).astype("str").str.strip(BLANKS).str.normalize("NFC")
 
 
-def _listed(name: str, values: pd.Series, args: argparse.Namespace) -> pd.DataFrame:
+def _listed(name: str, values: pd.Series, args: SuggestOptions) -> pd.DataFrame:
     """Return the elements of a list of values: numbers, SMILES or names."""
     is_number = to_numbers(values).abs() <= MAX_NUMBER
     # 007 is a name.
@@ -235,7 +256,7 @@ def _listed(name: str, values: pd.Series, args: argparse.Namespace) -> pd.DataFr
 
 
 def _with_results(
-    name: str, own: pd.DataFrame, seen: pd.Series, args: argparse.Namespace
+    name: str, own: pd.DataFrame, seen: pd.Series, args: SuggestOptions
 ) -> pd.DataFrame:
     """Return a list with the elements that only results have, at its end."""
     if seen.isna().any():
@@ -302,7 +323,7 @@ def _rule(text: str, lists: Mapping[str, pd.DataFrame]) -> dict[str, int]:
     return rule
 
 
-def _features(name: str, own: pd.DataFrame, args: argparse.Namespace) -> Any:
+def _features(name: str, own: pd.DataFrame, args: SuggestOptions) -> Any:
     """Return the elements of a component as ``ProductArms`` takes them."""
     if own.columns.empty:
         return _names(name, _texts(own.index), args)
@@ -335,7 +356,7 @@ def _features(name: str, own: pd.DataFrame, args: argparse.Namespace) -> Any:
     return BitArms(codes, is_packed=args.bits) if name in args.smiles else codes
 
 
-def _names(name: str, names: pd.Series, args: argparse.Namespace) -> list[str]:
+def _names(name: str, names: pd.Series, args: SuggestOptions) -> list[str]:
     """Return names; an error if one is probably a number or a slip, as in a table."""
     like = names.map(lambda each: bool(LOOKS_NUMERIC.fullmatch(each)))
     # Each is there once, so rare ones are no slips.

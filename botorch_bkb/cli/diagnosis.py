@@ -23,10 +23,10 @@ from botorch_bkb.arms.units import extreme_arms, feature_units
 from botorch_bkb.bandits import GPBandit
 from botorch_bkb.bandits.fitting import MIN_PULLS_TO_FIT
 from botorch_bkb.bandits.observations import DEVIATIONS_OF_95_PERCENT
-from botorch_bkb.cli.tables import listing
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.kernels.learned import fingerprint_columns, variance_shares
 from botorch_bkb.models.utils.rows import as_dense, sum_replicates
+from botorch_bkb.tables.columns import listing
 
 
 # With fewer measured candidates there is no correlation, and with fewer than the second

@@ -1,36 +1,43 @@
-"""The rule that turns a table's columns into features."""
+"""The rules that turn the columns of candidates into features."""
 
 from __future__ import annotations
 
-import argparse
 import re
 import unicodedata
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Number
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from botorch.exceptions.errors import InputDataError
+from numpy.typing import NDArray
+from torch import Tensor
 
-from botorch_bkb.cli.files import MAX_TABLE_BYTES
-from botorch_bkb.cli.progress import note
-from botorch_bkb.cli.tables import (
-    AVAILABLE_WORDS,
+from botorch_bkb.arms import BitArms, ParquetArms
+from botorch_bkb.cli.arguments import KernelName, SuggestOptions
+from botorch_bkb.cli.molecules import Fingerprints
+from botorch_bkb.cli.tables import AVAILABLE_WORDS, note, quoted
+from botorch_bkb.tables.columns import (
     days,
     is_no_number,
     is_numeric,
     is_text,
     listing,
     MAX_NUMBER,
-    outcome_columns,
-    quoted,
     require_column,
     row_name,
     to_numbers,
     WRITE_NUMBERS,
 )
+from botorch_bkb.tables.files import MAX_TABLE_BYTES
 
 
+# So many columns of 0 and 1 without others are compared as fingerprints by default.
+MIN_BITS = 64
+MAX_COUNT = 255
 # Names of columns that are seldom settings.
 OF_STOCK = re.compile("avail|stock|inventory", re.IGNORECASE)
 OF_ORDERS = re.compile("supplier|vendor|price|comment|remark|barcode", re.IGNORECASE)
@@ -50,32 +57,154 @@ LOOKS_NUMERIC = re.compile(
 )
 
 
-def feature_columns(names: Iterable[Hashable], args: argparse.Namespace) -> list[str]:
-    """Return the columns of candidates that are features, by the options."""
-    # Measurements are often kept in a copy of the candidates' table.
-    others = {args.id, *args.drop, *outcome_columns(args)}
-    others |= {args.available, args.noise_column}
-    return [str(name) for name in names if name not in others]
+@dataclass(frozen=True)
+class Features:
+    """The candidates as the model sees them: features, or fingerprints, packed.
+
+    Attributes:
+        arms: A row of features per candidate.
+        kernel: The kernel that compares them; None for the bandit's default.
+        sources: The column from which each feature comes, except for fingerprints that
+            a Tanimoto kernel compares.
+        names: The names of these features.
+    """
+
+    arms: Tensor
+    kernel: KernelName | None
+    sources: tuple[str, ...]
+    names: tuple[str, ...]
+
+    def shared_columns(self, args: SuggestOptions) -> list[Any] | None:
+        """Return the numbers of the features of --same; None without."""
+        sources, shared = self.sources, []
+        num_bits = self.arms.shape[-1] - len(sources)
+        for name in args.same:
+            columns = [num_bits + n for n, own in enumerate(sources) if own == name]
+            if name in args.smiles and num_bits:
+                place, width = args.smiles.index(name), num_bits // len(args.smiles)
+                columns = [*range(place * width, (place + 1) * width)]
+            if not columns:
+                raise InputDataError(
+                    "Expected --same to name columns that are features, such as "
+                    f"{listing(list(dict.fromkeys(sources)), 5)}, but got {name!r}."
+                )
+            shared += columns
+        return shared or None
 
 
-def read_features(
-    table: pd.DataFrame, args: argparse.Namespace, beside: Collection[str] = ()
-) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Return the :func:`feature_table` of the columns that are not ``beside``."""
-    for option, names in {"--drop": args.drop, "--category": args.category}.items():
-        for name in names:
-            require_column(table, name, args.arms, option)
-    others = [name for name in feature_columns(table, args) if name not in beside]
-    features, sources = feature_table(table[others], args.category)
+def table_features(
+    rows: pd.DataFrame, molecules: Mapping[str, Fingerprints], args: SuggestOptions
+) -> Features:
+    """Make features of the candidates' columns, by the options of `suggest`."""
+    note_forgotten(rows, args)
+    bits = [] if args.smiles else fingerprint_columns(rows, args)
+    beside = [*args.smiles, *bits]
+    for option, named in {"--drop": args.drop, "--category": args.category}.items():
+        for name in named:
+            require_column(rows, name, args.arms, option)
+    others = [name for name in feature_columns(rows, args) if name not in beside]
+    features, sources = feature_table(rows[others], args.category)
     if features.empty and not beside:
         raise InputDataError(
             "Expected at least one column that can be a feature and is not constant, "
-            f"but there is none among {list(table.columns)}. Add one."
+            f"but there is none among {list(rows.columns)}. Add one."
         )
-    return features, sources
+    numbers = torch.from_numpy(features.to_numpy(dtype="float64", copy=True))
+    names = tuple(map(str, features))
+    kernel: KernelName | None = "tanimoto" if bits else args.kernel
+    times = " times a Matern kernel of the other columns" if sources else ""
+    by = f", compared by a Tanimoto kernel{times}"
+    if bits:
+        codes, is_packed = _packed(rows[bits])
+        kind = "0 and 1" if is_packed else "counts"
+        note(
+            f"{len(bits):,} columns of {kind} are fingerprints{by} (--kernel matern or "
+            "rbf for another)"
+        )
+        return Features(BitArms(codes, is_packed, numbers), kernel, sources, names)
+    if not args.smiles:
+        return Features(numbers, kernel, sources, names)
+    kernel = args.kernel or "tanimoto"
+    parts = [found.of(rows[name]) for name, found in molecules.items()]
+    codes = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
+    by = by if kernel == "tanimoto" else ""
+    shown = ", ".join(map(repr, args.smiles))
+    kind = "bits" if args.bits else "counts"
+    note(
+        f"column {shown} became Morgan fingerprints of radius {args.radius}, "
+        f"{args.num_bits:,} {kind}{by}"
+    )
+    if kernel != "tanimoto":
+        # These have a lengthscale per bit.
+        num_bits = range(args.num_bits)
+        sources = (*(name for name in args.smiles for _ in num_bits), *sources)
+        names = (*(f"bit {n}" for _ in args.smiles for n in num_bits), *names)
+    return Features(BitArms(codes, args.bits, numbers), kernel, sources, names)
 
 
-def note_forgotten(table: pd.DataFrame, args: argparse.Namespace) -> None:
+def library_features(columns: Sequence[str], args: SuggestOptions) -> Features:
+    """Return the features of a table that stays in its file, and say so."""
+    path = args.arms
+    if args.category or args.drop_incomplete:
+        raise InputDataError(
+            f"--category and --drop-incomplete need the table in memory, but {path} is "
+            "too large for that: its columns are features as they are. Compute them "
+            "beforehand."
+        )
+    names = feature_columns(columns, args)
+    arms = ParquetArms([path], names, dtype=torch.double, quiet=args.quiet)
+    note(
+        f"{path.name} is too large to be read as a whole: its {len(names):,} columns "
+        "of numbers stay in the file, and are read a part at a time"
+    )
+    own = tuple(arms.source.columns)
+    return Features(arms, args.kernel, own, own)
+
+
+def fingerprint_columns(table: pd.DataFrame, args: SuggestOptions) -> list[str]:
+    """Return the columns that a Tanimoto kernel compares."""
+    if args.kernel not in (None, "tanimoto"):
+        return []
+    names = feature_columns(table, args)
+    others = [name for name in names if name not in args.category]
+    bits = [name for name in others if _is_whole(table[name], 1)]
+    if args.kernel is None:
+        return names if len(bits) == len(names) >= MIN_BITS else []
+    if not bits and all(_is_whole(table[name], MAX_COUNT) for name in names):
+        bits = names
+    if not bits:
+        raise InputDataError(
+            "--kernel tanimoto needs columns of 0 and 1, or only columns of whole "
+            f"numbers from 0 to {MAX_COUNT}, but there are none. Pass --smiles for "
+            "molecules, or another --kernel."
+        )
+    return bits
+
+
+def _is_whole(column: pd.Series, largest: int) -> bool:
+    """Whether all cells are whole numbers from 0 to another."""
+    if not is_numeric(column) or column.dtype == object:
+        return False
+    return bool(((column >= 0) & (column <= largest) & (column % 1 == 0)).all())
+
+
+def _packed(bits: pd.DataFrame) -> tuple[NDArray[np.uint8], bool]:
+    """Return columns of 0 and 1 packed, or counts as they are, and whether packed."""
+    counts = bits.to_numpy(dtype="uint8", copy=True)
+    is_packed = int(counts.max()) <= 1
+    # Rows are filled up with zeros, which change no similarity.
+    return (np.packbits(counts, axis=-1) if is_packed else counts), is_packed
+
+
+def feature_columns(names: Iterable[Hashable], args: SuggestOptions) -> list[str]:
+    """Return the columns of candidates that are features, by the options."""
+    # Measurements are often kept in a copy of the candidates' table.
+    others = {args.id, *args.drop, *args.outcome_columns}
+    others.update(filter(None, (args.available, args.noise_column)))
+    return [str(name) for name in names if name not in others]
+
+
+def note_forgotten(table: pd.DataFrame, args: SuggestOptions) -> None:
     """Name features that are probably no settings, with the options that help."""
     for name in feature_columns(table, args):
         column, word, hint = table[name], quoted(name), ""
@@ -163,7 +292,7 @@ def _crowd(column: pd.Series) -> str | None:
     )
 
 
-def drop_incomplete(table: pd.DataFrame, args: argparse.Namespace) -> None:
+def drop_incomplete(table: pd.DataFrame, args: SuggestOptions) -> None:
     """Add the columns with missing values to ``args.drop``, and say so."""
     kept = {*args.smiles, *args.category}
     columns = [name for name in feature_columns(table, args) if name not in kept]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -12,9 +11,10 @@ from botorch.exceptions.errors import InputDataError
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from botorch_bkb.cli.progress import note
-from botorch_bkb.cli.tables import listing, row_name
+from botorch_bkb.cli.arguments import SuggestOptions
+from botorch_bkb.cli.tables import note
 from botorch_bkb.integrations.chem import read_molecules
+from botorch_bkb.tables.columns import listing, row_name
 
 
 NUM_ROWS_SHOWN = 10
@@ -44,7 +44,7 @@ class Fingerprints:
 
 
 def read_smiles(
-    column: pd.Series, args: argparse.Namespace
+    column: pd.Series, args: SuggestOptions
 ) -> tuple[pd.Series, Fingerprints]:
     """Return a column with canonical SMILES, and its molecules.
 
@@ -73,7 +73,7 @@ def read_smiles(
 
 
 def valid_rows(
-    arms: pd.DataFrame, found: dict[str, Fingerprints], args: argparse.Namespace
+    arms: pd.DataFrame, found: dict[str, Fingerprints], args: SuggestOptions
 ) -> NDArray[np.bool_]:
     """Return which candidates have a molecule in every column of SMILES."""
     faults: dict[int, tuple[str, str, str]] = {}

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import base64
 import io
 import math
-import os
 import platform
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import botorch
@@ -27,18 +24,20 @@ from torch import Tensor
 import botorch_bkb
 from botorch_bkb.bandits import GPBandit
 from botorch_bkb.bandits.observations import DEVIATIONS_OF_95_PERCENT
-from botorch_bkb.cli.campaign import Campaign
-from botorch_bkb.cli.components import Products
+from botorch_bkb.cli.arguments import SuggestOptions
+from botorch_bkb.cli.candidates import Candidates
 from botorch_bkb.cli.diagnosis import (
     HeldOut,
     kernel_features,
     MIN_CANDIDATES_TO_JUDGE,
     NUM_FOLDS,
 )
-from botorch_bkb.cli.files import require_own, table_kind
-from botorch_bkb.cli.predictions import best_hits, check_predictions
-from botorch_bkb.cli.results import results_name, reward_label
-from botorch_bkb.cli.tables import (
+from botorch_bkb.cli.predictions import best_hits
+from botorch_bkb.integrations.chem import draw_molecules
+from botorch_bkb.models.utils.nystrom import dense_covariance
+from botorch_bkb.models.utils.rows import sum_replicates
+from botorch_bkb.plotting import blank_figure, plot_predicted, plot_progress
+from botorch_bkb.tables.columns import (
     days,
     is_numeric,
     listing,
@@ -46,10 +45,6 @@ from botorch_bkb.cli.tables import (
     row_name,
     to_numbers,
 )
-from botorch_bkb.integrations.chem import draw_molecules
-from botorch_bkb.models.utils.nystrom import dense_covariance
-from botorch_bkb.models.utils.rows import sum_replicates
-from botorch_bkb.plotting import blank_figure, plot_predicted, plot_progress
 
 
 NUM_LENGTHSCALES_SHOWN = 10
@@ -65,45 +60,11 @@ COLUMNS = {
     "nearest": "nearest measured",
     "why": "why",
 }
-# What only files of earlier runs have.
-MARKS = {
-    "report": "<title>Next batch for ",
-    "predictions": ",mean,std,low,high,probability_best(,probability_[a-z]*)?$",
-}
 # Numbers with more decimals, or more digits before them, are written with an exponent.
 MAX_DECIMALS = 9
 
 
-def check_paths(args: argparse.Namespace) -> None:
-    """Raise an error if a file cannot be written: before the work."""
-    for table in filter(None, (args.output, args.predictions)):
-        table_kind(table)
-    check_predictions(args)
-    lists = [Path(text) for _, text in args.component if os.path.isfile(text)]
-    tables = [path.resolve() for path in (args.arms, *args.observations, *lists)]
-    for name in ("output", "report", "predictions"):
-        path: Path | None = getattr(args, name)
-        if path is None:
-            continue
-        if path.resolve() in tables:
-            raise InputDataError(
-                f"--{name} {path} is one of the tables, which it would replace. Name "
-                "another file."
-            )
-        tables.append(path.resolve())
-        if path.is_dir():
-            raise InputDataError(f"--{name} {path} is a folder. Name a file.")
-        if name in MARKS:
-            require_own(f"--{name}", path, MARKS[name], args.separator)
-        if name != "output" and not path.parent.is_dir():
-            raise InputDataError(
-                f"There is no folder {path.parent} for --{name}. Make it first."
-            )
-
-
-def read_rounds(
-    args: argparse.Namespace, campaign: Campaign | Products
-) -> pd.DataFrame:
+def read_rounds(args: SuggestOptions, campaign: Candidates) -> pd.DataFrame:
     """Return the ``name`` of the round, its ``key`` and the ``reward`` of each result.
 
     Keys put rounds in the order of their numbers or dates, else of the table. Without
@@ -121,7 +82,7 @@ def read_rounds(
         missing = column.isna() & observed
         if missing.any():
             raise InputDataError(
-                f"{results_name(args)} has no round in {row_name(missing)}, column "
+                f"{args.results_name} has no round in {row_name(missing)}, column "
                 f"{args.round!r}. Fill it, or leave out --round."
             )
         column = column[observed]
@@ -136,14 +97,15 @@ def read_rounds(
 
 
 def report_page(
-    args: argparse.Namespace,
+    args: SuggestOptions,
     bandit: GPBandit,
-    campaign: Campaign | Products,
+    campaign: Candidates,
     batch: pd.DataFrame,
     rounds: pd.DataFrame,
     feature_names: Sequence[str],
     held_out: HeldOut | None,
     problems: Sequence[str],
+    stop: Sequence[str],
 ) -> str:
     """Return the page: results so far, checks of the model, and the batch."""
     ids = campaign.ids
@@ -151,10 +113,9 @@ def report_page(
     indices = torch.from_numpy(campaign.indices)[observed]
     rewards = torch.from_numpy(campaign.rewards)[observed]
     picks = batch.dropna(axis="columns", how="all").rename(columns={args.id: "id"})
-    arms = torch.tensor(batch.attrs["arms"])
-    if args.smiles and isinstance(campaign, Campaign):
+    if args.smiles and not args.component:
         # A dot separates the molecules of several columns.
-        molecules = campaign.rows[args.smiles].iloc[arms.numpy()]
+        molecules = campaign.columns_of(batch.index.to_numpy())[args.smiles]
         structures = draw_molecules(list(molecules.agg(".".join, axis="columns")))
         picks["structure"] = list(map(_data_uri, structures))
     is_fitted = "mean" in picks
@@ -162,21 +123,22 @@ def report_page(
     if len(rewards):
         content = _pictures(rounds, held_out, maximize=not args.minimize)
     if is_fitted:
+        arms = torch.tensor(batch.index.to_numpy())
         nearest = nearest_measured(bandit, arms, indices, rewards)
         picks["nearest"] = ids[nearest["arm"]]
-        picks[["similarity", "measured"]] = nearest[["similarity", "mean"]]
+        picks[["similarity", "measured"]] = nearest[["similarity", "mean"]].to_numpy()
         best = bandit.best_arm()
         mean, variance = bandit.predict(torch.tensor([best]))
         std = variance.sqrt().item()
         content["outcomes"], content["hits"] = best_hits(args, bandit, campaign)
-        content["stop"] = batch.attrs["stop"]
         content["best"] = {"id": ids[best], "mean": mean.item(), "std": std}
     columns = {"id": args.id, **COLUMNS}
     return _template().render(
         content,
         args=args,
-        reward=reward_label(args),
+        reward=args.reward_label,
         problems=problems,
+        stop=stop,
         held_out=held_out,
         num_candidates=campaign.num_candidates,
         num_results=len(rewards),
@@ -188,7 +150,7 @@ def report_page(
 
 
 def _assumed(
-    args: argparse.Namespace, bandit: GPBandit, feature_names: Sequence[str] | None
+    args: SuggestOptions, bandit: GPBandit, feature_names: Sequence[str] | None
 ) -> dict[str, Any]:
     """Return the model if it is fitted, versions, and all options, by name."""
     assumed: dict[str, Any] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,25 +13,22 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from numpy.typing import NDArray
 
-from botorch_bkb.cli.arguments import DEFAULT_ID
-from botorch_bkb.cli.files import Table
-from botorch_bkb.cli.progress import note
-from botorch_bkb.cli.tables import (
+from botorch_bkb.cli.arguments import DEFAULT_ID, SuggestOptions
+from botorch_bkb.cli.tables import note, read_by_options, reward_column
+from botorch_bkb.desirability import Desirability
+from botorch_bkb.tables.columns import (
     find_column,
     is_no_number,
     is_numeric,
     listing,
     MAX_NUMBER,
-    outcome_columns,
-    read_by_options,
     read_table,
     require_column,
     require_ids,
-    reward_column,
     row_name,
     to_numbers,
 )
-from botorch_bkb.desirability import Desirability
+from botorch_bkb.tables.files import Table
 
 
 NUM_IDS_SHOWN = 3
@@ -40,79 +36,66 @@ NUM_IDS_SHOWN = 3
 COLUMNS_OF_NEXT = ("repeats", "mean", "std", "low", "high", "why")
 
 
-def results_name(args: argparse.Namespace) -> str:
+def results_name(args: SuggestOptions) -> str:
     """Return how messages name the tables of results."""
     return " and ".join(map(str, args.observations))
 
 
-def reward_label(args: argparse.Namespace) -> str:
+def reward_label(args: SuggestOptions) -> str:
     """Return the name of the reward: the result, its logarithm, or the score."""
     if args.objective:
         return "score"
     return f"log10({args.reward})" if args.log_reward else str(args.reward)
 
 
-def check_reward(args: argparse.Namespace) -> None:
-    """Raise an error if the options do not say what is optimized."""
-    if not args.objective:
-        args.reward = args.reward or "reward"
-        return
-    for name in ("reward", "minimize", "log_reward"):
-        if getattr(args, name):
-            raise InputDataError(
-                f"--{name.replace('_', '-')} does not go with --objective, which names "
-                "the columns and their directions. Leave it out."
-            )
-    if args.noise_column is not None:
-        raise InputDataError(
-            "--noise-std does not go with --objective: it is the standard deviation of "
-            "one outcome, not of the score. Leave it out."
-        )
-    names = pd.Index(outcome_columns(args))
-    wrong = names[names.duplicated() | names.isin([args.id, *COLUMNS_OF_NEXT])]
-    if len(wrong):
-        raise InputDataError(
-            f"Expected each --objective to have a column of its own, and none of the "
-            f"batch, but got {wrong[0]!r}. Leave it out, or rename the column."
-        )
-    Desirability(dict(args.objective))  # checks directions, ranges and weights
-
-
 def read_results(
-    args: argparse.Namespace, settings: Sequence[str], is_numbered: bool
-) -> tuple[pd.DataFrame, NDArray[np.bool_], Table]:
-    """Read the measurements; no file, or one without rows, means none so far.
+    args: SuggestOptions,
+    results_id: str | None,
+    settings: Sequence[str],
+    own: Sequence[str],
+) -> tuple[pd.DataFrame, NDArray[np.bool_], NDArray[np.float64], Table]:
+    """Read and check the measurements; no file, or one without rows, means none so far.
 
+    Candidates are found by their ids, or by ``settings`` without ``results_id``. Their
+    table has the columns ``own``.
     Returns the rows of all files, with the file's name in the index; which of them say
-    that the measurement failed; and the last table.
+    that the measurement failed; their rewards, NaN in flight; and the last table.
     """
-    paths: list[Path] = args.observations
+    paths = args.observations
     if len({path.resolve() for path in paths}) < len(paths):
         raise InputDataError(
-            f"--observations names a table twice: {results_name(args)}. Name each once."
+            f"--observations names a table twice: {args.results_name}. Name each once."
         )
-    tables = {path: _read_result(path, args, settings, is_numbered) for path in paths}
+    tables = [_read_result(path, args, results_id, settings) for path in paths]
     if args.sheet:
         raise InputDataError(f"No table needs --sheet {args.sheet[0]!r}. Leave it out.")
     if not tables:
-        columns = [*(settings if is_numbered else [args.results_id])]
-        columns += outcome_columns(args)
-        nothing = pd.DataFrame(columns=columns, dtype="float64")
-        return nothing, np.zeros(0, dtype="bool"), Table(nothing)
-    *_, last = tables.values()
-    frames = [table.frame for table in tables.values()]
-    is_failed = [table.frame.index.isin(table.failed) for table in tables.values()]
-    if not is_numbered:
+        columns = [*(settings if results_id is None else [results_id])]
+        columns += args.outcome_columns
+        results = pd.DataFrame(columns=columns, dtype="float64")
+        tables = [Table(results)]
+    else:
         # They may name the ids in another case, or have none.
-        own = [find_column(frame.columns, args.results_id) for frame in frames]
-        ids = next(filter(None, reversed(own)), None)
+        ids = [find_column(table.frame.columns, results_id) for table in tables]
+        name = next(filter(None, reversed(ids)), None)
         frames = [
-            frame if name is None else frame.rename(columns={name: ids})
-            for frame, name in zip(frames, own, strict=True)
+            table.frame
+            if own_id is None
+            else table.frame.rename(columns={own_id: name})
+            for table, own_id in zip(tables, ids, strict=True)
         ]
-    names = [path.name for path in tables]
-    keys = names if len({*names}) == len(names) else [*map(str, tables)]
-    return pd.concat(frames, keys=keys), np.concatenate(is_failed), last
+        names = [path.name for path in paths]
+        keys = names if len({*names}) == len(names) else [*map(str, paths)]
+        results = pd.concat(frames, keys=keys)
+    found = find_column(results.columns, results_id)
+    _note_unused_columns(
+        results, [*own, found, *args.outcome_columns, args.round, args.noise_column]
+    )
+    _check_copies(results, args)
+    _check_output(args, results, found, own)
+    rewards = _read_rewards(results, args).to_numpy(dtype="float64")
+    is_failed = [table.frame.index.isin(table.failed) for table in tables]
+    return results, np.concatenate(is_failed), rewards, tables[-1]
 
 
 def last_failures(
@@ -138,7 +121,7 @@ def last_failures(
 
 
 def _read_result(
-    path: Path, args: argparse.Namespace, settings: Sequence[str], is_numbered: bool
+    path: Path, args: SuggestOptions, results_id: str | None, settings: Sequence[str]
 ) -> Table:
     """Read one of the tables of results."""
     first = "In the first round, without results, leave out --observations."
@@ -148,13 +131,13 @@ def _read_result(
     frame = table.frame
     if frame.columns.empty:
         raise InputDataError(f"{path} is empty. Restore its results. {first}")
-    outcomes = outcome_columns(args)
+    outcomes = args.outcome_columns
     option = "--objective" if args.objective else "--reward"
     for name in outcomes:
         require_column(frame, name, path, option)
     if args.noise_column is not None:
         require_column(frame, args.noise_column, path, "--noise-std")
-    column = None if is_numbered else find_column(list(frame.columns), args.results_id)
+    column = find_column(frame.columns, results_id)
     lacks = [name for name in settings if name not in frame.columns]
     if column is not None:
         require_ids(frame[column], path, may_repeat=True)
@@ -176,20 +159,17 @@ def _read_result(
     return table
 
 
-def read_rewards(results: pd.DataFrame, args: argparse.Namespace) -> pd.Series:
+def _read_rewards(results: pd.DataFrame, args: SuggestOptions) -> pd.Series:
     """Return the reward of each result, NaN while an outcome is missing."""
     columns = [
-        reward_column(results[name], may_be_empty=True)
-        for name in outcome_columns(args)
+        reward_column(results[name], may_be_empty=True) for name in args.outcome_columns
     ]
     if args.objective:
         score = Desirability(dict(args.objective))(np.stack(columns, axis=-1))
         return pd.Series(score.numpy(), results.index)
-    return log_rewards(columns[0], args) if args.log_reward else columns[0]
-
-
-def log_rewards(rewards: pd.Series, args: argparse.Namespace) -> pd.Series:
-    """Return the logarithms of results to base 10; raise an error if one has none."""
+    rewards = columns[0]
+    if not args.log_reward:
+        return rewards
     wrong = rewards <= 0
     if wrong.any():
         raise InputDataError(
@@ -198,14 +178,14 @@ def log_rewards(rewards: pd.Series, args: argparse.Namespace) -> pd.Series:
             "it is below, or leave out --log-reward."
         )
     note(
-        f"the model is fitted to {reward_label(args)}, and mean, std, low and high are "
+        f"the model is fitted to {args.reward_label}, and mean, std, low and high are "
         "in this unit: a difference of 1 is a factor of 10"
     )
     return np.log10(rewards)
 
 
 def noise_variances(
-    results: pd.DataFrame, rewards: NDArray[np.float64], args: argparse.Namespace
+    results: pd.DataFrame, rewards: NDArray[np.float64], args: SuggestOptions
 ) -> torch.Tensor:
     """Return the noise variance of each result by --noise-std, NaN if not known."""
     if args.noise_column not in results:
@@ -227,7 +207,7 @@ def noise_variances(
     return torch.from_numpy(stds.to_numpy("float64", copy=True)).square()
 
 
-def note_unused_columns(results: pd.DataFrame, used: Collection[str | None]) -> None:
+def _note_unused_columns(results: pd.DataFrame, used: Collection[str | None]) -> None:
     """Name the columns of the results that are not used."""
     unused = [column for column in results.columns if column not in used]
     if unused:
@@ -238,9 +218,9 @@ def note_unused_columns(results: pd.DataFrame, used: Collection[str | None]) -> 
         )
 
 
-def check_copies(results: pd.DataFrame, args: argparse.Namespace) -> None:
+def _check_copies(results: pd.DataFrame, args: SuggestOptions) -> None:
     """Raise an error if most results were entered twice; name a few that were."""
-    told = results[results[outcome_columns(args)].notna().all(axis="columns")]
+    told = results[results[args.outcome_columns].notna().all(axis="columns")]
     is_copy = told.duplicated()
     if args.replicates_are_real or not is_copy.any():
         return
@@ -252,7 +232,7 @@ def check_copies(results: pd.DataFrame, args: argparse.Namespace) -> None:
     # Equal results of one candidate alone are probably true.
     if 2 * has_copy.sum() > len(told) and (has_copy & ~is_copy).sum() > 1:
         raise InputDataError(
-            f"{results_name(args)}: {said}. Remove the copies if results were entered "
+            f"{args.results_name}: {said}. Remove the copies if results were entered "
             "twice. Pass --replicates-are-real if they are separate measurements."
         )
     note(
@@ -261,8 +241,8 @@ def check_copies(results: pd.DataFrame, args: argparse.Namespace) -> None:
     )
 
 
-def check_output(
-    args: argparse.Namespace,
+def _check_output(
+    args: SuggestOptions,
     results: pd.DataFrame,
     results_id: str | None,
     own: Collection[str],
@@ -277,10 +257,16 @@ def check_output(
         return
     remedy = "Move that file away, or name another --output."
     names = [args.id, results_id, *results.select_dtypes("str")]
-    outcomes = outcome_columns(args)
-    marks = {name: getattr(args, name) for name in ("separator", "decimal", "encoding")}
+    outcomes = args.outcome_columns
     try:
-        table = read_table(path, names, outcomes=outcomes, **marks)
+        table = read_table(
+            path,
+            names,
+            separator=args.separator,
+            decimal=args.decimal,
+            encoding=args.encoding,
+            outcomes=outcomes,
+        )
         frame = table.frame
         if results_id is not None and results_id not in frame:
             require_column(frame, args.id, path, "--id")

@@ -1,10 +1,10 @@
-"""A campaign of `suggest` over a table of candidates whose mean results are known."""
+"""Campaigns with known mean results: of `suggest` over a table, and a demonstration."""
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -13,27 +13,30 @@ import numpy as np
 import pandas as pd
 import torch
 from botorch.exceptions.errors import InputDataError
+from botorch.test_functions.synthetic import Hartmann
 from torch import Tensor
 from tqdm import tqdm
 
-from botorch_bkb.bandits import FiniteArmBandit
-from botorch_bkb.cli.arguments import build_parser
+from botorch_bkb.bandits import EpsilonGreedyPolicy, FiniteArmBandit, GPBandit
+from botorch_bkb.cli.arguments import DemoOptions, SimulateOptions, SuggestOptions
 from botorch_bkb.cli.campaign import read_campaign
-from botorch_bkb.cli.candidates import read_candidates
-from botorch_bkb.cli.files import require_own
-from botorch_bkb.cli.progress import note, status
 from botorch_bkb.cli.suggest import bandit_options, SuggestLoop
-from botorch_bkb.cli.tables import require_column, reward_column
+from botorch_bkb.cli.tables import note, reward_column, status
 from botorch_bkb.plotting import blank_figure, plot_found, plot_regret
+from botorch_bkb.tables.columns import require_column
+from botorch_bkb.tables.files import require_own
 from botorch_bkb.test_functions import FiniteArmProblem
 from botorch_bkb.test_functions.finite_arm import standardized
 
 
 # The share of the candidates that a search should find.
 BEST_SHARE = 0.01
+DEMO_BATCH_SIZE = 5
+DEMO_NOISE_STD = 0.2
+DEMO_POLICIES = {"GPBandit": None, "greedy": EpsilonGreedyPolicy(0.0)}
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: SimulateOptions) -> None:
     """Run the campaigns and write their outcome."""
     check_folder(args.output)
     status("Reading the table", args.quiet)
@@ -72,6 +75,41 @@ def run(args: argparse.Namespace) -> None:
     )
 
 
+def run_demo(args: DemoOptions) -> None:
+    """Run campaigns on Hartmann-6: a bandit and a greedy policy."""
+    check_folder(args.output)
+    generator = torch.Generator().manual_seed(args.seed)
+    problem = FiniteArmProblem.from_test_function(
+        Hartmann(dim=6), args.num_arms, noise_std=DEMO_NOISE_STD, generator=generator
+    )
+    rounds, recommended = [], ""
+    names = [f"candidate {arm:,}" for arm in range(args.num_arms)]
+    for name, policy in DEMO_POLICIES.items():
+        own = torch.Generator().manual_seed(args.seed)
+        bandit = GPBandit(problem.arms, policy=policy, generator=own)
+        rounds.append(
+            run_bandit(
+                bandit,
+                problem,
+                args.horizon,
+                name=name,
+                seed=args.seed,
+                generator=generator,
+                batch_size=DEMO_BATCH_SIZE,
+                quiet=args.quiet,
+            )
+        )
+        recommended = recommended or recommendation(bandit, problem, names)
+    report(
+        pd.concat(rounds, ignore_index=True),
+        problem,
+        args.output,
+        title=f"Hartmann-6, {args.num_arms:,} candidates, {args.horizon:,} "
+        f"measurements in batches of {DEMO_BATCH_SIZE}, noise {DEMO_NOISE_STD}",
+        recommended=recommended,
+    )
+
+
 def check_folder(folder: Path) -> None:
     """Raise an error if :func:`report` would replace files that no run wrote."""
     mark = "^bandit,seed,num_pulls|Matplotlib version"
@@ -80,27 +118,28 @@ def check_folder(folder: Path) -> None:
 
 
 def load_problem(
-    args: argparse.Namespace,
+    args: SimulateOptions,
 ) -> tuple[FiniteArmProblem, dict[str, Any], Sequence[str]]:
     """Return the problem, the options of its :class:`SuggestLoop`, and the names.
 
     The table is read as `suggest` would read it.
     """
-    # The options of `suggest` that `simulate` does not have keep their defaults.
-    defaults = vars(build_parser().parse_args(["suggest"]))
-    options = argparse.Namespace(**defaults | vars(args) | {"arms": args.table})
+    # The other options of `suggest` keep their defaults.
+    names = [option.name for option in fields(SuggestOptions)]
+    own = {name: getattr(args, name) for name in names if hasattr(args, name)}
+    options = SuggestOptions(**own | {"arms": args.table})
     campaign = read_campaign(options)
     require_column(campaign.table, args.reward, args.table, "--reward")
     rewards = reward_column(campaign.table[args.reward], may_be_empty=False)
-    candidates = read_candidates(campaign, options)
+    features = campaign.features(options)
     note(
         "results, regret and --noise-std are in standard deviations of "
         f"{args.reward!r}, which is {rewards.std(ddof=0):.4g}"
     )
     problem = FiniteArmProblem(
-        candidates.arms, standardized(rewards), args.noise_std, not args.minimize
+        features.arms, standardized(rewards), args.noise_std, not args.minimize
     )
-    chosen = {"batch_size": args.batch_size, **bandit_options(options, candidates)}
+    chosen = {"batch_size": args.batch_size, **bandit_options(options, features)}
     return problem, chosen, campaign.table[options.id].tolist()
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
+import os
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,11 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
-from botorch_bkb.arms.table import comparable_rows
 from botorch_bkb.bandits import GPBandit, matern_to_learn, rbf_to_learn
 from botorch_bkb.bandits.observations import DEVIATIONS_OF_95_PERCENT
-from botorch_bkb.cli.arguments import BATCH_SIZE
-from botorch_bkb.cli.campaign import Campaign, read_campaign
-from botorch_bkb.cli.candidates import Candidates, KernelName, read_candidates
+from botorch_bkb.cli.arguments import BATCH_SIZE, KernelName, SuggestOptions
+from botorch_bkb.cli.campaign import read_campaign
+from botorch_bkb.cli.candidates import Candidates
 from botorch_bkb.cli.components import Products
 from botorch_bkb.cli.diagnosis import (
     decades_trouble,
@@ -31,60 +29,66 @@ from botorch_bkb.cli.diagnosis import (
     reward_trouble,
     round_effect,
 )
-from botorch_bkb.cli.files import read_rows, write_table
-from botorch_bkb.cli.predictions import when_to_stop, write_predictions
-from botorch_bkb.cli.progress import note, status
-from botorch_bkb.cli.report import check_paths, in_digits_of, read_rounds, report_page
-from botorch_bkb.cli.results import (
-    check_reward,
-    COLUMNS_OF_NEXT,
-    noise_variances,
-    reward_label,
-)
-from botorch_bkb.cli.tables import outcome_columns, to_numbers, unit_trouble
-from botorch_bkb.models.utils.rows import find_duplicates
+from botorch_bkb.cli.features import Features
+from botorch_bkb.cli.predictions import describe_batch, predictions_table, when_to_stop
+from botorch_bkb.cli.report import in_digits_of, read_rounds, report_page
+from botorch_bkb.cli.results import COLUMNS_OF_NEXT, noise_variances
+from botorch_bkb.cli.tables import note, status, unit_trouble
+from botorch_bkb.desirability import Desirability
+from botorch_bkb.tables.columns import to_numbers
+from botorch_bkb.tables.files import require_own, table_kind, write_table
 
 
 NUM_ROWS_SHOWN = 10
-# Two means are equal if they differ by so many standard deviations.
-EQUAL = 1e-6
+# What only files of earlier runs have.
+MARKS = {
+    "report": "<title>Next batch for ",
+    "predictions": ",mean,std,low,high,probability_best(,probability_[a-z]*)?$",
+}
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: SuggestOptions) -> None:
     """Choose the batch, write it, and print a summary."""
     _check_options(args)
     status("Reading the tables", args.quiet)
-    campaign: Campaign | Products
     if args.component:
-        campaign = products = Products(args)
-        candidates = Candidates(products.arms, None, (), ())
-        rounds = read_rounds(args, campaign)
-    else:
-        campaign = read_campaign(args)
-        _note_own_results(campaign, args)
-        candidates = read_candidates(campaign, args)
-        rounds = read_rounds(args, campaign)
-        _check_left(campaign, args)
-        status(f"Preparing {len(campaign.ids):,} candidates", args.quiet)
-        _note_duplicates(candidates.arms[: campaign.num_candidates], campaign.ids)
-    _suggest(args, campaign, candidates, rounds)
+        products = Products(args)
+        _suggest(args, products, products.features, read_rounds(args, products))
+        return
+    campaign = read_campaign(args)
+    own = [name for name in args.outcome_columns if name in campaign.table]
+    if own and args.arms.resolve() not in [
+        path.resolve() for path in args.observations
+    ]:
+        note(
+            f"{args.arms.name} has a column {own[0]!r}, which is not read: "
+            "results come from --observations, which may be the same file"
+        )
+    features, rounds = campaign.features(args), read_rounds(args, campaign)
+    campaign.check_left(features, args)
+    _suggest(args, campaign, features, rounds)
 
 
-def _check_options(args: argparse.Namespace) -> None:
+def _check_options(args: SuggestOptions) -> None:
     """Raise an error if options do not fit: before the work."""
     if (args.arms is None) == (not args.component):
         raise InputDataError(
             "Expected either a table CANDIDATES or lists of components (--component), "
             "and not both."
         )
-    check_reward(args)
+    _check_reward(args)
     if args.component:
         args.arms = Path(" x ".join(name for name, _ in args.component))
-        of_tables = "kernel", "available", "drop_incomplete", "with_columns"
-        for name in of_tables:
-            if getattr(args, name):
+        of_tables = {
+            "kernel": args.kernel,
+            "available": args.available,
+            "drop-incomplete": args.drop_incomplete,
+            "with-columns": args.with_columns,
+        }
+        for name, value in of_tables.items():
+            if value:
                 raise InputDataError(
-                    f"--{name.replace('_', '-')} needs a table of candidates, but the "
+                    f"--{name} needs a table of candidates, but the "
                     "candidates are combinations (--component). Leave it out."
                 )
     elif args.id in COLUMNS_OF_NEXT:
@@ -92,13 +96,75 @@ def _check_options(args: argparse.Namespace) -> None:
             f"--id {args.id!r} is a column that the batch has of its own. Rename it in "
             "the tables."
         )
-    check_paths(args)
+    _check_files(args)
+
+
+def _check_reward(args: SuggestOptions) -> None:
+    """Raise an error if options do not say what is optimized."""
+    if not args.objective:
+        args.reward = args.reward or "reward"
+        return
+    others = {"reward": args.reward, "minimize": args.minimize}
+    for name, value in {**others, "log-reward": args.log_reward}.items():
+        if value:
+            raise InputDataError(
+                f"--{name} does not go with --objective, which names "
+                "the columns and their directions. Leave it out."
+            )
+    if args.noise_column is not None:
+        raise InputDataError(
+            "--noise-std does not go with --objective: it is the standard deviation of "
+            "one outcome, not of the score. Leave it out."
+        )
+    names = pd.Index(args.outcome_columns)
+    wrong = names[names.duplicated() | names.isin([args.id, *COLUMNS_OF_NEXT])]
+    if len(wrong):
+        raise InputDataError(
+            f"Expected each --objective to have a column of its own, and none of the "
+            f"batch, but got {wrong[0]!r}. Leave it out, or rename the column."
+        )
+    Desirability(dict(args.objective))  # checks directions, ranges and weights
+
+
+def _check_files(args: SuggestOptions) -> None:
+    """Raise an error if a file cannot be written, or has no use."""
+    for table in filter(None, (args.output, args.predictions)):
+        table_kind(table)
+    threshold = args.threshold
+    has_use = args.predictions or args.report or threshold is None
+    if not has_use or (args.top and not args.predictions):
+        raise InputDataError("--top and --threshold need --predictions FILE.")
+    if threshold is not None and args.log_reward and threshold <= 0:
+        raise InputDataError(
+            "Expected --threshold in the unit of the results, above 0 with "
+            f"--log-reward, but got {threshold:g}."
+        )
+    lists = [Path(text) for _, text in args.component if os.path.isfile(text)]
+    tables = [path.resolve() for path in (args.arms, *args.observations, *lists)]
+    files = {"output": args.output, "report": args.report}
+    for name, path in {**files, "predictions": args.predictions}.items():
+        if path is None:
+            continue
+        if path.resolve() in tables:
+            raise InputDataError(
+                f"--{name} {path} is one of the tables, which it would replace. Name "
+                "another file."
+            )
+        tables.append(path.resolve())
+        if path.is_dir():
+            raise InputDataError(f"--{name} {path} is a folder. Name a file.")
+        if name in MARKS:
+            require_own(f"--{name}", path, MARKS[name], args.separator)
+        if name != "output" and not path.parent.is_dir():
+            raise InputDataError(
+                f"There is no folder {path.parent} for --{name}. Make it first."
+            )
 
 
 def _suggest(
-    args: argparse.Namespace,
-    campaign: Campaign | Products,
-    candidates: Candidates,
+    args: SuggestOptions,
+    campaign: Candidates,
+    features: Features,
     rounds: pd.DataFrame,
 ) -> None:
     """Choose the batch from tables that were read, write it, and print a summary."""
@@ -106,32 +172,28 @@ def _suggest(
     indices = torch.from_numpy(campaign.indices)
     rewards = torch.from_numpy(campaign.rewards)
     noise = noise_variances(campaign.results, campaign.rewards, args)
-    options = bandit_options(args, candidates)
+    options = bandit_options(args, features)
     bandit = suggestion_bandit(
-        candidates.arms, indices, rewards, noise, seed=args.seed, **options
+        features.arms, indices, rewards, noise, seed=args.seed, **options
     )
     told = f"{bandit.num_pulls:,} measurements, choosing {args.batch_size:,}"
     status(f"Fitting {told}", args.quiet)
-    picks = _choose(bandit, campaign, candidates, args)
+    picks = _choose(bandit, campaign, features, args)
     is_told = ~rewards.isnan()
     known = indices[is_told], rewards[is_told], noise[is_told]
     batch = describe_batch(bandit, picks, ids, campaign.id_column, is_fitted(known[1]))
-    _write_next(args, campaign, picks, batch)
+    empty = batch.assign(**{name: np.nan for name, _ in args.objective})
+    table, form = campaign.next_table(empty, picks, args)
+    write_table(table, args.output, form)
     held_out, problems = _print_fit(bandit, *known, rounds, campaign, args)
-    if isinstance(campaign, Products):
-        # Predictions, below, evaluate more of them.
-        share, size = bandit.evaluated_share, campaign.num_candidates
-        print(f"{share:.2%} of {size:,} combinations were evaluated exactly.")
-    same = campaign.columns_of(picks[:1].numpy())
-    same = same[same.columns.intersection(args.same)]
-    batch.attrs["same"] = same.to_dict("records")[0]
-    print_summary(bandit, batch, campaign, reward_label(args))
+    stop = print_summary(bandit, batch, campaign, args)
     print(f"\nWrote {args.output}")
     if args.predictions is not None:
-        write_predictions(args, bandit, campaign, bool(batch["mean"].notna().all()))
+        table = predictions_table(args, bandit, campaign, is_fitted(known[1]))
+        write_table(table, args.predictions, campaign.form)
         print(f"Wrote {args.predictions}")
     if args.report is not None:
-        found = candidates.names, held_out, problems
+        found = features.names, held_out, problems, stop
         page = report_page(args, bandit, campaign, batch, rounds, *found)
         args.report.write_text(page, encoding="utf-8")
         print(f"Wrote {args.report}")
@@ -139,38 +201,42 @@ def _suggest(
 
 def _choose(
     bandit: GPBandit,
-    campaign: Campaign | Products,
-    candidates: Candidates,
-    args: argparse.Namespace,
+    campaign: Candidates,
+    features: Features,
+    args: SuggestOptions,
 ) -> Tensor:
     """Ask for the batch; what failed or is not available is left out."""
-    available = None
-    if isinstance(campaign, Products):
-        bandit.retire_arms(campaign.failed)
-    elif not campaign.available.all():
-        available = torch.from_numpy(campaign.available)
-        # Measured ones may still be the best; others never will be.
-        is_out = ~available
-        is_out[campaign.indices] = False
-        bandit.retire_arms(is_out.nonzero().squeeze(-1))
+    available = campaign.exclude(bandit)
     with warnings.catch_warnings():
         if len(bandit.observed_arms) >= MIN_CANDIDATES_TO_JUDGE:
             # The line about the fit says more than the bandit's own warning.
             warnings.filterwarnings("ignore", "The fit to .* observations explains")
-        same = candidates.shared_columns(args)
+        same = features.shared_columns(args)
         picks = bandit.ask(args.batch_size, available=available, same=same)
-    _note_size(picks, campaign.num_available, args)
+    if len(picks) < args.batch_size:
+        is_once = args.goal != "regret" and len(picks) == campaign.num_available
+        once = "Each candidate comes once in a batch (but with --goal regret), which"
+        note(
+            f"{once if is_once else f'--max-repeats {args.max_repeats}'} leaves only "
+            f"{len(picks):,} of {args.batch_size:,} measurements"
+        )
+    elif len(picks) > campaign.num_available:
+        note(
+            f"{len(picks):,} measurements of {campaign.num_available:,} candidates "
+            f"are up to {int(picks.bincount().max()):,} of each. Pass --batch-size for "
+            f"fewer (default: {BATCH_SIZE}), or --max-repeats"
+        )
     return picks
 
 
-def bandit_options(args: argparse.Namespace, candidates: Candidates) -> dict[str, Any]:
+def bandit_options(args: SuggestOptions, features: Features) -> dict[str, Any]:
     """Return the options of :func:`suggestion_bandit` that a command has."""
     return {
         "goal": args.goal,
         "maximize": not args.minimize,
         "max_repeats": args.max_repeats,
         "max_inducing": args.max_inducing,
-        "kernel": candidates.kernel,
+        "kernel": features.kernel,
         "confidence": args.confidence,
     }
 
@@ -256,65 +322,21 @@ class SuggestLoop:
         return suggestion_bandit(self.arms, self.indices, self.rewards, **self._options)
 
 
-def describe_batch(
-    bandit: GPBandit, picks: Tensor, ids: Any, id_column: str, is_fitted: bool
-) -> pd.DataFrame:
-    """Return one row per distinct pick, in the order of the choice.
-
-    ``mean``, ``std`` and the 95 % interval from ``low`` to ``high`` are those of the
-    mean reward given the measurements, in the reward's unit. They are empty before
-    kernel and noise are fitted.
-    """
-    repeats = pd.Series(picks.cpu().numpy()).value_counts(sort=False)
-    arms = torch.tensor(repeats.index.tolist())
-    batch = pd.DataFrame({id_column: ids[arms.numpy()], "repeats": repeats.to_numpy()})
-    batch.attrs["arms"] = arms.tolist()
-    if not is_fitted:
-        batch = batch.assign(mean=np.nan, std=np.nan, low=np.nan, high=np.nan)
-        return batch.assign(why="explore: no model yet")
-    (mean, variance), (low, high) = bandit.predict(arms), bandit._interval(arms)
-    std = variance.sqrt()
-    columns = {"mean": mean, "std": std, "low": low, "high": high}
-    batch = batch.assign(**{name: column.numpy() for name, column in columns.items()})
-    return batch.assign(why=_reasons(bandit, arms, mean, std))
-
-
-def _reasons(bandit: GPBandit, arms: Tensor, mean: Tensor, std: Tensor) -> list[str]:
-    """Return why each arm was chosen: for its mean, or for its uncertainty."""
-    best = bandit.predict(torch.tensor([bandit.best_arm()]))[0]
-    ahead = mean - best if bandit.maximize else best - mean
-    # The standard deviation of tiny rewards may underflow to zero.
-    ahead /= std.clamp_min(torch.finfo(std.dtype).tiny)
-    measured = {*bandit.observed_arms.tolist()}
-    reasons = []
-    for arm, gap in zip(arms.tolist(), ahead.tolist(), strict=True):
-        if arm in measured:
-            reasons.append("repeat: measured before, and may still be the best")
-        elif gap >= -EQUAL:
-            reasons.append(f"exploit: mean {gap:.1f} std better than the best so far")
-        else:
-            reasons.append(f"explore: mean {-gap:.1f} std worse than the best so far")
-    return reasons
-
-
 def print_summary(
     bandit: GPBandit,
     batch: pd.DataFrame,
-    campaign: Campaign | Products,
-    reward_column: str,
-) -> None:
-    """Print the state of the campaign, the best measured candidate and the batch."""
-    size, measured = f"{campaign.num_candidates:,} candidates", bandit.observed_arms
-    if isinstance(campaign, Products):
-        size = f"{campaign.num_candidates:,} combinations"
-    else:  # without those that only results have
-        measured = measured[measured < campaign.num_candidates]
-        num_out = campaign.num_candidates - campaign.num_available
-        size += f", {num_out:,} of them not available" if num_out else ""
+    campaign: Candidates,
+    args: SuggestOptions,
+) -> list[str]:
+    """Print the state of the campaign, the best measured candidate and the batch.
+
+    Returns the sentences about when to stop, none before the model is fitted.
+    """
+    reward, stop = args.reward_label, list[str]()
     num_next = int(batch["repeats"].sum())
     print(
-        f"{size}, {len(measured):,} of them measured, {bandit.num_pulls:,} "
-        f"measurements in all, {len(bandit.pending) - num_next:,} in flight."
+        f"{campaign.counts(bandit)}, {bandit.num_pulls:,} measurements in all, "
+        f"{len(bandit.pending) - num_next:,} in flight."
     )
     is_fitted = batch["mean"].notna().all()
     if is_fitted:
@@ -322,13 +344,15 @@ def print_summary(
         mean, variance = bandit.predict(torch.tensor([best]))
         std = variance.sqrt().item()
         print(
-            f"Best measured so far: {ids[best]}, mean {reward_column} "
+            f"Best measured so far: {ids[best]}, mean {reward} "
             f"{in_digits_of(mean.item(), std)} +- "
             f"{in_digits_of(DEVIATIONS_OF_95_PERCENT * std, std)} (95 %)."
         )
-        batch.attrs["stop"] = when_to_stop(bandit, batch, campaign, reward_column)
-        print("When to stop:", *batch.attrs["stop"])
-    same = "".join(f", all of {k} {v}" for k, v in batch.attrs["same"].items())
+        stop = when_to_stop(bandit, batch, campaign, reward)
+        print("When to stop:", *stop)
+    first = campaign.columns_of(batch.index[:1].to_numpy())
+    own = first.columns.intersection(args.same)
+    same = "".join(f", all of {name} {first[name].iloc[0]}" for name in own)
     print(f"\n{num_next:,} to measure next, {len(batch):,} distinct{same}:\n")
     shown = batch.head(NUM_ROWS_SHOWN).dropna(axis="columns", how="all")
     for name in shown.columns.intersection(["mean", "low", "high", "std"], sort=False):
@@ -337,7 +361,8 @@ def print_summary(
     if len(batch) > NUM_ROWS_SHOWN:
         print(f"... and {len(batch) - NUM_ROWS_SHOWN:,} more")
     if is_fitted:
-        print(f"\nlow to high: 95 % interval of the mean {reward_column} by the model.")
+        print(f"\nlow to high: 95 % interval of the mean {reward} by the model.")
+    return stop
 
 
 def _print_fit(
@@ -346,15 +371,15 @@ def _print_fit(
     rewards: Tensor,
     noise: Tensor,
     rounds: pd.DataFrame,
-    campaign: Campaign | Products,
-    args: argparse.Namespace,
+    campaign: Candidates,
+    args: SuggestOptions,
 ) -> tuple[HeldOut | None, list[str]]:
     """Print a description of the fit; return held-out predictions and warnings."""
     held_out = None
     names = list(campaign.ids[indices.numpy()])
     files = campaign.results.groupby(level=0, sort=False)
     troubles: list[str | None] = [
-        unit_trouble(name, dict(iter(files[name]))) for name in outcome_columns(args)
+        unit_trouble(name, dict(iter(files[name]))) for name in args.outcome_columns
     ]
     log_reward = None if args.objective or any(troubles) else args.log_reward
     if log_reward is False:
@@ -379,109 +404,3 @@ def _print_fit(
     for problem in problems:
         print(f"Warning: {problem}.")
     return held_out, problems
-
-
-def _write_next(
-    args: argparse.Namespace,
-    campaign: Campaign | Products,
-    picks: Tensor,
-    batch: pd.DataFrame,
-) -> None:
-    """Write the batch in the format of the table that it goes with."""
-    batch = batch.assign(**{name: np.nan for name, _ in args.objective})
-    if isinstance(campaign, Products):
-        parts = campaign.columns_of(batch.attrs["arms"])
-        table = pd.concat([parts, batch.drop(columns="id")], axis="columns")
-        if args.per_measurement:
-            table = table.loc[table.index.repeat(table["repeats"])]
-            table = table.reindex(columns=[*parts, *outcome_columns(args)])
-        write_table(table, args.output, campaign.form)
-        return
-    places, form = batch.attrs["arms"], campaign.form
-    ids, columns = campaign.table[args.id], list(batch.columns)
-    batch[args.id] = ids.iloc[places].array
-    if args.per_measurement:
-        places, columns = picks.tolist(), list(campaign.results_columns)
-        batch = pd.DataFrame(index=range(len(picks)))
-        if campaign.results_id is not None:
-            batch[campaign.results_id] = ids.iloc[places].array
-        form = campaign.results_form or form
-    elif form is not None and form.encoding != "utf-8":
-        # Every program reads this encoding.
-        form = replace(form, encoding="utf-8-sig")
-    others = {args.id, args.noise_column, *outcome_columns(args)}
-    own = [name for name in campaign.columns if name not in others]
-    if args.with_columns or (campaign.is_numbered and not args.per_measurement):
-        taken = [name for name in own if name in batch.columns]
-        if taken:
-            raise InputDataError(
-                f"NEXT would have the candidates' column {taken[0]!r} beside its own "
-                "column of that name. Rename the candidates' column."
-            )
-        columns += [name for name in own if name not in columns]
-    own = [name for name in own if name in columns and name not in batch.columns]
-    if campaign.is_large and own:
-        values = read_rows(args.arms, own, np.array(places))
-    else:
-        values = campaign.table[own].iloc[places].reset_index(drop=True)
-    batch = pd.concat([batch, values], axis="columns")
-    write_table(batch.reindex(columns=columns), args.output, form)
-
-
-def _note_own_results(campaign: Campaign, args: argparse.Namespace) -> None:
-    """Report results beside the candidates that are not read."""
-    own = [name for name in outcome_columns(args) if name in campaign.table]
-    if own and args.arms.resolve() not in [
-        path.resolve() for path in args.observations
-    ]:
-        note(
-            f"{args.arms.name} has a column {own[0]!r}, which is not read: "
-            "results come from --observations, which may be the same file"
-        )
-
-
-def _check_left(campaign: Campaign, args: argparse.Namespace) -> None:
-    """Raise an error if no candidate can be measured any more."""
-    available = campaign.available[: campaign.num_candidates]
-    counts = np.bincount(campaign.indices, minlength=len(available))[: len(available)]
-    if (available & (counts < (args.max_repeats or len(counts) + counts.sum()))).any():
-        return
-    num_done, num_failed = int(available.sum()), campaign.num_failed
-    raise InputDataError(
-        f"Expected candidates to be left for {args.batch_size:,} measurements, but of "
-        f"{len(available):,} candidates {num_done:,} have had their repeats "
-        f"(--max-repeats {args.max_repeats}, those in flight included), "
-        f"{num_failed:,} failed, and {len(available) - num_done - num_failed:,} are "
-        "not available. Add or restock candidates, allow more repeats, or remove the "
-        "rows of those that failed."
-    )
-
-
-def _note_size(picks: Tensor, num_available: int, args: argparse.Namespace) -> None:
-    """Report a batch that is smaller than asked for, or larger than all candidates."""
-    if len(picks) < args.batch_size:
-        is_once = args.goal != "regret" and len(picks) == num_available
-        once = "Each candidate comes once in a batch (but with --goal regret), which"
-        note(
-            f"{once if is_once else f'--max-repeats {args.max_repeats}'} leaves only "
-            f"{len(picks):,} of {args.batch_size:,} measurements"
-        )
-    elif len(picks) > num_available:
-        note(
-            f"{len(picks):,} measurements of {num_available:,} candidates are up to "
-            f"{int(picks.bincount().max()):,} of each. Pass --batch-size for fewer "
-            f"(default: {BATCH_SIZE}), or --max-repeats"
-        )
-
-
-def _note_duplicates(table: Tensor, ids: pd.Index) -> None:
-    """Report candidates that the model cannot distinguish, if there are any."""
-    duplicates = find_duplicates(comparable_rows(table))
-    copies = (duplicates.rows != duplicates.first).nonzero().squeeze(-1)
-    if len(copies):
-        row, first = int(duplicates.rows[copies[0]]), int(duplicates.first[copies[0]])
-        note(
-            f"Candidates with the features of an earlier one: {len(copies):,}, such as "
-            f"{ids[row]} with those of {ids[first]}. The earliest available one is "
-            "chosen"
-        )

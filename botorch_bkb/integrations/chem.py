@@ -91,7 +91,13 @@ def read_molecules(
         InputDataError: If a row is not a string, cannot be read, or has more than 1,000
             heavy atoms, or an option is out of range.
     """
-    _check_options(radius, num_bits)
+    check_size("radius", radius)
+    check_size("num_bits", num_bits)
+    if radius > MAX_RADIUS or num_bits > MAX_BITS or num_bits % 8:
+        raise InputDataError(
+            f"Expected `radius` to be at most {MAX_RADIUS}, and `num_bits` to be a "
+            f"multiple of 8 up to {MAX_BITS:,}, but got {radius} and {num_bits:,}."
+        )
     if num_workers is None:
         num_workers = os.cpu_count() or 1
     check_size("num_workers", num_workers)
@@ -182,16 +188,6 @@ def draw_molecules(
             f"{smiles[row][:80]!r} of row {row}."
         )
     return pictures
-
-
-def _check_options(radius: int, num_bits: int) -> None:
-    check_size("radius", radius)
-    check_size("num_bits", num_bits)
-    if radius > MAX_RADIUS or num_bits > MAX_BITS or num_bits % 8:
-        raise InputDataError(
-            f"Expected `radius` to be at most {MAX_RADIUS}, and `num_bits` to be a "
-            f"multiple of 8 up to {MAX_BITS:,}, but got {radius} and {num_bits:,}."
-        )
 
 
 def _check_smiles(smiles: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from botorch_bkb.cli.features import feature_table
-from botorch_bkb.cli.tables import read_table
+from botorch_bkb.tables.columns import read_table
 from tests.cli.tables import ARMS, cell, csv, NUM_ARMS, parquet, RESULTS, suggest
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from botorch_bkb.__main__ import main
-from botorch_bkb.cli import files
+from botorch_bkb.tables import files
 
 
 NUM_ARMS = 60

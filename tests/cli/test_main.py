@@ -55,7 +55,7 @@ def test_a_warning_is_one_line(monkeypatch):
         text = warnings.formatwarning("too\nfew", UserWarning, "a.py", 7, "a = b")
         shown.append(text)
 
-    monkeypatch.setattr("botorch_bkb.cli.demo.run", run)
+    monkeypatch.setattr("botorch_bkb.cli.simulate.run_demo", run)
     assert main(["demo"]) == 0
     assert shown == ["Warning: too few\n"]
     assert warnings.formatwarning is before

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from botorch_bkb.__main__ import main
-from botorch_bkb.cli.tables import read_table
+from botorch_bkb.tables.columns import read_table
 from tests.cli.tables import next_batch
 
 

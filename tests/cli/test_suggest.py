@@ -302,7 +302,7 @@ def test_the_batch_can_be_filled_in_and_appended_to_the_results(arms, capsys):
 
 
 def test_workbooks_need_openpyxl(failed, monkeypatch):
-    monkeypatch.setattr("botorch_bkb.cli.files.find_spec", lambda name: None)
+    monkeypatch.setattr("botorch_bkb.tables.files.find_spec", lambda name: None)
     error = failed("--output", "next.xlsx")
     assert 'openpyxl, which is not installed. Install it with pip install "bo' in error
 

@@ -6,8 +6,8 @@ import pytest
 from botorch.exceptions.errors import InputDataError
 
 from botorch_bkb.cli.features import feature_table
-from botorch_bkb.cli.files import write_table
-from botorch_bkb.cli.tables import read_table
+from botorch_bkb.tables.columns import read_table
+from botorch_bkb.tables.files import write_table
 
 
 @pytest.fixture

@@ -27,8 +27,12 @@ from typing_extensions import override
 
 from botorch_bkb.acquisition import BatchUpperConfidenceBound
 from botorch_bkb.checks import check_size
-from botorch_bkb.integrations.ax.arms import DISCRETE_REMEDY, product_rows
-from botorch_bkb.integrations.ax.checks import check_objective, check_search_space
+from botorch_bkb.integrations.ax.arms import (
+    check_objective,
+    check_search_space,
+    DISCRETE_REMEDY,
+    product_rows,
+)
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.optim import optimize_acqf_finite
 

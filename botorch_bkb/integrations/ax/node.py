@@ -29,8 +29,12 @@ from typing_extensions import override
 from botorch_bkb.bandits import FiniteArmBandit, GPBandit
 from botorch_bkb.bandits.storage import from_json, to_json
 from botorch_bkb.checks import check_positive, is_integer
-from botorch_bkb.integrations.ax.arms import ArmSource, Parameters
-from botorch_bkb.integrations.ax.checks import check_objective, check_search_space
+from botorch_bkb.integrations.ax.arms import (
+    ArmSource,
+    check_objective,
+    check_search_space,
+    Parameters,
+)
 
 
 BanditFactory = Callable[..., FiniteArmBandit]

@@ -98,7 +98,7 @@ def read_cells(
 ) -> Table:
     """Read the cells of a table as they stand in the file: those of CSV as text.
 
-    The arguments are those of :func:`~botorch_bkb.cli.tables.read_table`.
+    The arguments are those of :func:`~botorch_bkb.tables.columns.read_table`.
     """
     if not path.is_file():
         raise InputDataError(f"There is no table at {path}. Correct the name.")

@@ -1,0 +1,1 @@
+"""Tables: their files, and columns of numbers and text."""
