@@ -19,12 +19,12 @@ from scipy import special
 from torch import Tensor
 
 from botorch_bkb.arms import ProductArms
-from botorch_bkb.arms.units import extreme_arms, feature_units
+from botorch_bkb.arms.units import extreme_arms
 from botorch_bkb.bandits import GPBandit
 from botorch_bkb.bandits.fitting import MIN_PULLS_TO_FIT
 from botorch_bkb.bandits.observations import DEVIATIONS_OF_95_PERCENT
 from botorch_bkb.models import SingleTaskDTCGP
-from botorch_bkb.models.kernels.learned import fingerprint_columns, variance_shares
+from botorch_bkb.models.kernels.learned import variance_shares
 from botorch_bkb.models.utils.rows import as_dense, sum_replicates
 from botorch_bkb.tables.columns import listing
 
@@ -235,13 +235,8 @@ def round_effect(
 
 
 def kernel_features(bandit: GPBandit, rows: Tensor) -> Tensor:
-    """Return arms in the units in which a bandit that learns evaluates its kernel."""
-    low, width = feature_units(bandit.arms)
-    given = as_dense(bandit.arms[rows])
-    features = (given - low) / width
-    bits = fingerprint_columns(bandit.covar_module, features.shape[-1])
-    features[:, bits] = given[:, bits]
-    return features
+    """Return arms in the units in which a bandit evaluates its kernel."""
+    return as_dense(bandit._surrogate.fitter.to_features(bandit.arms[rows]))
 
 
 def _hold_out(
@@ -262,8 +257,8 @@ def _hold_out(
     if is_refitted:
         predicted = _predict_by_folds(bandit, measured, place, rewards, known)
     else:
-        mean, variance = _predict_by_loo(bandit, measured, 1 / precisions, means)
-        predicted = _undone(bandit, mean[place], variance[place] + noise)
+        of_means = means, 1 / precisions
+        predicted = _predict_by_loo(bandit, measured, *of_means, place, noise)
     sums = sum_replicates(weights * rewards, place, len(measured))
     totals = sum_replicates(weights, place, len(measured))
     others = ((sums.sum() - sums) / (totals.sum() - totals))[place]
@@ -291,16 +286,6 @@ def _weights(bandit: GPBandit, noise: Tensor) -> Tensor:
     """Return weights of measurements with these noise variances in sums of squares."""
     std = bandit._surrogate.fit.units.std
     return 1 / (1 + noise / std**2)
-
-
-def _undone(bandit: GPBandit, mean: Tensor, variance: Tensor) -> Tensor:
-    """Return means and ends of 95 % intervals in the unit of the results, ``3 x n``."""
-    half = DEVIATIONS_OF_95_PERCENT * variance.sqrt()
-    values = torch.stack([mean, mean - half, mean + half])
-    if bandit.warp is None:
-        return values
-    sign = 1 if bandit.maximize else -1
-    return sign * bandit.warp.undo(sign * values)
 
 
 def _predict_by_folds(
@@ -347,18 +332,23 @@ def _predict_by_folds(
 
 
 def _predict_by_loo(
-    bandit: GPBandit, measured: Tensor, noise: Tensor, means: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Predict each of many measured arms by the fit to all others, in closed form.
+    bandit: GPBandit,
+    measured: Tensor,
+    means: Tensor,
+    noise_of_means: Tensor,
+    indices: Tensor,
+    noise: Tensor,
+) -> Tensor:
+    """Predict ``n`` measurements by the fit to all other arms, ``3 x n``.
 
-    Means and variances of warped rewards.
+    In closed form, from the means of the warped rewards of many measured arms.
     """
     inducing = bandit.inducing_indices
-    units = bandit._surrogate.fit.units
-    noise_variance = noise / units.std**2
+    units, sign = bandit._surrogate.fit.units, 1 if bandit.maximize else -1
+    noise_variance = noise_of_means / units.std**2
     model = SingleTaskDTCGP(
         kernel_features(bandit, measured),
-        ((means - units.mean) / units.std).unsqueeze(-1),
+        ((sign * means - units.mean) / units.std).unsqueeze(-1),
         # Under 1e-6 GPyTorch would round it up, with a warning.
         noise_variance.clamp_min(1e-6).unsqueeze(-1),
         kernel_features(bandit, inducing) if len(inducing) < len(measured) else None,
@@ -368,7 +358,10 @@ def _predict_by_loo(
     )
     posterior = cast(GPyTorchPosterior, model.loo_posterior(observation_noise=False))
     mean, variance = posterior.mean.flatten(), posterior.variance.flatten()
-    return mean * units.std + units.mean, variance * units.std**2
+    std = (variance[indices] + noise / units.std**2).sqrt()
+    half = sign * DEVIATIONS_OF_95_PERCENT * std
+    ends = torch.stack([0 * half, -half, half]) + mean[indices]
+    return sign * units.original(ends)
 
 
 def has_spread(rewards: Tensor) -> bool:

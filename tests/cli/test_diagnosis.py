@@ -48,6 +48,22 @@ def half_widths(found):
     return (found.high - found.low) / 2
 
 
+def test_leaving_one_out_mirrors_rewards_that_are_minimized(measured, monkeypatch):
+    """Far from zero, a wrong sign of the prior mean would show."""
+    monkeypatch.setattr(diagnosis, "MAX_REFITTED", 0)
+    bandit, indices, rewards = measured
+    found = []
+    for sign in (1, -1):
+        generator = torch.Generator().manual_seed(0)
+        own = GPBandit(bandit.arms, maximize=sign > 0, generator=generator)
+        told = sign * (rewards + 50)
+        own.add_observations(indices, told)
+        own.ask(1)
+        found.append(sign * diagnose(own, indices, told)[1].mean)
+    np.testing.assert_allclose(*found, rtol=1e-6)
+    assert np.corrcoef(found[0], rewards)[0, 1] > 0.8
+
+
 def test_many_candidates_are_left_out_one_by_one(measured, monkeypatch):
     """Equation 5.12 of Rasmussen and Williams, over the means of repeats."""
     monkeypatch.setattr(diagnosis, "MAX_REFITTED", 0)
