@@ -144,6 +144,7 @@ DECIMAL: dict[str, Any] = {"choices": [".", ","], "metavar": "MARK"}
 GOAL: dict[str, Any] = {
     "type": lambda word: word.replace("-", "_"),
     "choices": ("best_arm", "regret"),
+    "default": "best_arm",
     "metavar": "GOAL",
 }
 REPEATED: dict[str, Any] = {"action": "append", "default": []}
