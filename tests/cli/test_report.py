@@ -1,4 +1,3 @@
-import argparse
 import base64
 from html.parser import HTMLParser
 from xml.etree import ElementTree
@@ -14,6 +13,7 @@ from typing_extensions import override
 from botorch_bkb.__main__ import main
 from botorch_bkb.bandits import GPBandit
 from botorch_bkb.cli import diagnosis
+from botorch_bkb.cli.arguments import SuggestOptions
 from botorch_bkb.cli.campaign import Campaign
 from botorch_bkb.cli.report import (
     describe_kernel,
@@ -201,7 +201,7 @@ def rounds_of(rewards, column=None, cells=()):
     all_arms = np.ones(1, bool)
     campaign = Campaign(arms, arms, all_arms, results, indices, np.array(rewards))
     options = {"observations": ["results.csv"], "batch_size": 2, "round": column}
-    rounds = read_rounds(argparse.Namespace(**options), campaign)
+    rounds = read_rounds(SuggestOptions(**options), campaign)
     parts = [part for _, part in rounds.groupby("key")]
     return [(part["name"].iloc[0], [*part["reward"]]) for part in parts]
 
