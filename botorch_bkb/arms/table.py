@@ -296,15 +296,15 @@ class ArmTable:
         Args:
             pulled: Arms to which that is limited, unless none of them competes.
         """
-        competes = ~self.is_retired | self.is_retired.all()
+        allowed = ~self.is_retired | self.is_retired.all()
         if pulled is not None:
-            among = torch.zeros_like(competes)
-            among[pulled] = competes[pulled]
-            competes = among if among.any() else competes
+            among = torch.zeros_like(allowed)
+            among[pulled] = allowed[pulled]
+            allowed = among if among.any() else allowed
         rows = self.duplicates.rows
         if len(rows):
-            competes[later_duplicates(self.duplicates, competes[rows])] = False
-        return competes
+            allowed[later_duplicates(self.duplicates, allowed[rows])] = False
+        return allowed
 
     def draw_competing(self, size: int, generator: torch.Generator) -> Tensor:
         """Draw arms that may be the best, uniformly."""

@@ -500,8 +500,8 @@ class GPBandit(FiniteArmBandit):
             for plate in plates
         ]
         numbers = seeded_generator(surrogate.seed, PROGRESS, self.num_pulls)
-        competes = self._table.competing()
-        rises = expected_rises(posterior.given, batches, competes, numbers)
+        allowed = self._table.competing()
+        rises = expected_rises(posterior.given, batches, allowed, numbers)
         return batches[rises.index(max(rises))]
 
     def _open_for_goal(

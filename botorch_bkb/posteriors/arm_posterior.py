@@ -237,17 +237,17 @@ class ArmPosterior(StaticPosterior):
 
     @override
     def largest_bounds(
-        self, scale: float, size: int, competes: Tensor | None = None
+        self, scale: float, size: int, allowed: Tensor | None = None
     ) -> Ranked:
-        args = size, scale, competes, self.pulls
+        args = size, scale, allowed, self.pulls
         found = self.shards.ask(ArmShard.largest_bounds, *args)
         return Ranked.merged(found).first(size)
 
     @override
     def largest_gain(
-        self, top: Ranked, competes: Tensor | None, without: Tensor
+        self, top: Ranked, allowed: Tensor | None, without: Tensor
     ) -> float:
-        args = self.noise_variance, top, competes, without
+        args = self.noise_variance, top, allowed, without
         return max(self.shards.ask(ArmShard.largest_gain, *args))
 
     @override
@@ -255,8 +255,8 @@ class ArmPosterior(StaticPosterior):
         return torch.cat(self.shards.ask(ArmShard.drawn, draws), dim=-1)
 
     @override
-    def best_of_draws(self, draws: Draws, competes: Tensor | None) -> Tensor:
-        found = self.shards.ask(ArmShard.best_of_draws, draws, competes)
+    def best_of_draws(self, draws: Draws, allowed: Tensor | None) -> Tensor:
+        found = self.shards.ask(ArmShard.best_of_draws, draws, allowed)
         # The first shard of the largest value: ties go to the lowest index.
         best = torch.stack([values for values, _ in found]).argmax(dim=0)
         arms = torch.stack([arms for _, arms in found])
@@ -264,9 +264,9 @@ class ArmPosterior(StaticPosterior):
 
     @override
     def expected_above(
-        self, levels: Tensor, competes: Tensor | None, without: Tensor
+        self, levels: Tensor, allowed: Tensor | None, without: Tensor
     ) -> tuple[int, Tensor]:
-        found = self.shards.ask(ArmShard.expected_above, levels, competes, without)
+        found = self.shards.ask(ArmShard.expected_above, levels, allowed, without)
         number = sum(number for number, _ in found)
         return number, torch.cat([sums for _, sums in found]).sum(dim=0)
 

@@ -22,7 +22,7 @@ NUM_NORMALS = 2**22
 def expected_rises(
     posterior: Posterior,
     batches: Sequence[Tensor],
-    competes: Any,
+    allowed: Any,
     generator: torch.Generator,
 ) -> list[float]:
     r"""Return how much each batch is expected to raise the best posterior mean.
@@ -39,11 +39,11 @@ def expected_rises(
     Args:
         posterior: The posterior before the batch.
         batches: The arms of each batch, repeats included.
-        competes: Which arms may be the best, as ``posterior.largest_bounds`` takes it.
+        allowed: Which arms may be the best, as ``posterior.largest_bounds`` takes it.
         generator: The source of randomness.
     """
-    best = posterior.largest_bounds(0.0, 1, competes).arms
-    top = posterior.largest_bounds(POOL_DEVIATIONS, POOL_SIZE, competes)
+    best = posterior.largest_bounds(0.0, 1, allowed).arms
+    top = posterior.largest_bounds(POOL_DEVIATIONS, POOL_SIZE, allowed)
     pool = torch.cat([best, top.arms[top.values > -torch.inf]])
     size = max(map(len, batches))
     num_draws = max(min(NUM_DRAWS, NUM_NORMALS // size), 1)

@@ -195,34 +195,34 @@ class Posterior(ABC):
         """
 
     @abstractmethod
-    def largest_bounds(self, scale: float, size: int, competes: Any = None) -> Ranked:
+    def largest_bounds(self, scale: float, size: int, allowed: Any = None) -> Ranked:
         """Return the arms of the largest ``mean + scale sqrt(variance)``.
 
         Args:
             scale: The number of standard deviations.
             size: How many, at most.
-            competes: An ``A``-dim boolean tensor, or the mask of a product space; minus
+            allowed: An ``A``-dim boolean tensor, or the mask of a product space; minus
                 infinity for all others. All compete if None.
         """
 
     @abstractmethod
-    def largest_gain(self, top: Ranked, competes: Any, without: Tensor) -> float:
+    def largest_gain(self, top: Ranked, allowed: Any, without: Tensor) -> float:
         """Return the largest expected rise of the best mean; minus infinity for none.
 
         Args:
             top: The two largest means of all arms that compete.
-            competes: An ``A``-dim boolean tensor; all if None.
+            allowed: An ``A``-dim boolean tensor; all if None.
             without: Arms that do not count.
         """
 
     def shortlist(
-        self, scale: float, size: int, competes: Any
+        self, scale: float, size: int, allowed: Any
     ) -> tuple[Ranked, tuple[float, int]]:
         """Return some arms of the largest bounds, and the best of all others.
 
         The second is a bound and an index, below which all others are.
         """
-        found = self.largest_bounds(scale, size + 1, competes)
+        found = self.largest_bounds(scale, size + 1, allowed)
         outside = -math.inf, -1
         if len(found.arms) > size:
             outside = found.values[size].item(), int(found.arms[size])
@@ -246,13 +246,13 @@ class Posterior(ABC):
         arm = torch.tensor([index], device=self.like.device)
         return self.leverage_scores_of(arm).item()
 
-    def best_mean(self, competes: Any = None) -> int:
+    def best_mean(self, allowed: Any = None) -> int:
         """Return the arm of the largest mean, the lowest index among ties.
 
         Args:
-            competes: An ``A``-dim boolean tensor; all if None.
+            allowed: An ``A``-dim boolean tensor; all if None.
         """
-        return int(self.largest_bounds(0.0, 1, competes).arms)
+        return int(self.largest_bounds(0.0, 1, allowed).arms)
 
 
 class StaticPosterior(Posterior):
@@ -304,24 +304,24 @@ class StaticPosterior(Posterior):
         """Return the values of all arms, ``num_draws x A``."""
         raise self._too_many()
 
-    def best_of_draws(self, draws: Draws, competes: Any) -> Tensor:
+    def best_of_draws(self, draws: Draws, allowed: Any) -> Tensor:
         """Return each draw's arm of the largest value, the lowest index among ties."""
         raise self._too_many()
 
     def expected_above(
-        self, levels: Tensor, competes: Any, without: Tensor
+        self, levels: Tensor, allowed: Any, without: Tensor
     ) -> tuple[int, Tensor]:
         """Return how many arms compete, and how many are expected above each level.
 
         Args:
             levels: The ``l`` levels.
-            competes: An ``A``-dim boolean tensor; all if None.
+            allowed: An ``A``-dim boolean tensor; all if None.
             without: Arms that do not count.
         """
         raise self._too_many()
 
     @override
-    def largest_gain(self, top: Ranked, competes: Any, without: Tensor) -> float:
+    def largest_gain(self, top: Ranked, allowed: Any, without: Tensor) -> float:
         raise self._too_many()
 
     def _too_many(self) -> UnsupportedError:

@@ -272,24 +272,24 @@ class ProductPosterior(StaticPosterior):
         return sum_of_products(self._tables, self.arms.components(indices))
 
     def scattered(
-        self, size: int, competes: ProductMask | None = None, start: int = 0
+        self, size: int, allowed: ProductMask | None = None, start: int = 0
     ) -> Tensor:
         """Return products at distances of the golden ratio, ascending.
 
         Args:
             size: How many, at most.
-            competes: The product space is that of this mask, if there is one.
+            allowed: The product space is that of this mask, if there is one.
             start: How many others come before these.
         """
-        arms = self._space(competes)
+        arms = self._space(allowed)
         num_arms = arms.num_matching
         step = scattered_step(num_arms)
         size = max(0, min(num_arms - start, size))
         numbers = torch.arange(size, device=self.arms.device) * step
         return arms.matching((start * step % num_arms + numbers) % num_arms).unique()
 
-    def _space(self, competes: ProductMask | None) -> ProductArms:
-        return self.arms if competes is None else competes.rows
+    def _space(self, allowed: ProductMask | None) -> ProductArms:
+        return self.arms if allowed is None else allowed.rows
 
     @property
     def chunk_size(self) -> int:
@@ -300,21 +300,21 @@ class ProductPosterior(StaticPosterior):
 
     @override
     def largest_bounds(
-        self, scale: float, size: int, competes: ProductMask | None = None
+        self, scale: float, size: int, allowed: ProductMask | None = None
     ) -> Ranked:
-        if competes is not None and competes.among is not None:
-            search = Search(self, scale, size, competes)
-            upper = search.upper(self, competes.among)
+        if allowed is not None and allowed.among is not None:
+            search = Search(self, scale, size, allowed)
+            upper = search.upper(self, allowed.among)
             search.evaluate(self, Ranked.merged([upper]))
             return search.ranked
         size = min(size, self.num_arms)
-        return self.find(scale, size, competes, size)[0]
+        return self.find(scale, size, allowed, size)[0]
 
     @override
     def shortlist(
-        self, scale: float, size: int, competes: ProductMask | None
+        self, scale: float, size: int, allowed: ProductMask | None
     ) -> tuple[Ranked, tuple[float, int]]:
-        found, last = self.find(scale, size + 1, competes, 1)
+        found, last = self.find(scale, size + 1, allowed, 1)
         # Bounds of other products are no larger, but are rounded differently.
         rest = found.values[size].item() if len(found.arms) > size else last.floor
         eps = torch.finfo(self.like.dtype).eps
@@ -325,7 +325,7 @@ class ProductPosterior(StaticPosterior):
         self,
         scale: float,
         size: int,
-        competes: ProductMask | None,
+        allowed: ProductMask | None,
         enough: int,
     ) -> tuple[Ranked, Search]:
         """Return the largest bounds, and the pass that has found them.
@@ -333,45 +333,43 @@ class ProductPosterior(StaticPosterior):
         Args:
             scale: The number of standard deviations.
             size: How many, at most.
-            competes: Which products compete; all if None.
+            allowed: Which products compete; all if None.
             enough: How many will do, if they are known without another pass.
         """
         if not len(self.pulled_indices):
-            found = self._prior_pass(scale, enough, competes)
-            return self._largest(found, size, competes), found
+            found = self._prior_pass(scale, enough, allowed)
+            return self._largest(found, size, allowed), found
         for known in (self.found, self.earlier):
-            if known is not None and known.covers(scale, competes):
-                ranked = self._largest(known, size, competes)
+            if known is not None and known.covers(scale, allowed):
+                ranked = self._largest(known, size, allowed)
                 if len(ranked.arms) >= enough or known.floor == -math.inf:
                     return ranked, known
         target = min(int(KEPT_SHARE * self.num_arms), MAX_KEPT)
         target = max(target, MIN_KEPT, 2 * enough)
         while True:
-            self.found = found = self._pass(scale, target, competes)
-            ranked = self._largest(found, size, competes)
+            self.found = found = self._pass(scale, target, allowed)
+            ranked = self._largest(found, size, allowed)
             if len(ranked.arms) >= enough or found.floor == -math.inf:
                 return ranked, found
             target *= 4
 
-    def _largest(
-        self, found: Search, size: int, competes: ProductMask | None
-    ) -> Ranked:
+    def _largest(self, found: Search, size: int, allowed: ProductMask | None) -> Ranked:
         """Return the exact bounds that are larger than all that were not found."""
-        search = Search(self, found.scale, size, competes, found.floor)
+        search = Search(self, found.scale, size, allowed, found.floor)
         search.evaluate(self, found.ranked)
         return search.ranked
 
     def _prior_pass(
-        self, scale: float, enough: int, competes: ProductMask | None
+        self, scale: float, enough: int, allowed: ProductMask | None
     ) -> Search:
         """Return scattered products, which stand for all: nothing tells them apart.
 
         Block by block, since few may compete. Only these are kept.
         """
-        search = Search(self, scale, self.num_arms, competes)
-        target, space = NUM_SCATTERED, self._space(competes)
+        search = Search(self, scale, self.num_arms, allowed)
+        target, space = NUM_SCATTERED, self._space(allowed)
         for start in range(0, space.num_matching, NUM_SCATTERED):
-            search.add(self, self.scattered(NUM_SCATTERED, competes, start))
+            search.add(self, self.scattered(NUM_SCATTERED, allowed, start))
             if start + NUM_SCATTERED >= target:
                 search.cut()
                 if len(search.ranked.arms) >= enough:
@@ -380,15 +378,15 @@ class ProductPosterior(StaticPosterior):
         search.cut()
         return search
 
-    def _pass(self, scale: float, target: int, competes: ProductMask | None) -> Search:
+    def _pass(self, scale: float, target: int, allowed: ProductMask | None) -> Search:
         """Return about ``target`` of the largest bounds."""
-        sample = self.scattered(NUM_SCATTERED, competes)
-        num_arms = self._space(competes).num_matching
+        sample = self.scattered(NUM_SCATTERED, allowed)
+        num_arms = self._space(allowed).num_matching
         rank = math.ceil(target * len(sample) / num_arms)
-        start = Search(self, scale, rank, competes)
+        start = Search(self, scale, rank, allowed)
         start.evaluate(self, Ranked.merged([start.upper(self, sample)]))
         floor = start.floor - start.margin
-        search = Search(self, scale, 4 * target, competes, floor)
+        search = Search(self, scale, 4 * target, allowed, floor)
         for part in self._candidates(search):
             search.add(self, part)
         search.cut()

@@ -201,23 +201,23 @@ class FilterPosterior(Posterior):
 
     @override
     def largest_bounds(
-        self, scale: float, size: int, competes: Tensor | None = None
+        self, scale: float, size: int, allowed: Tensor | None = None
     ) -> Ranked:
         bounds = self.mean + scale * self.variance.sqrt()
-        if competes is not None:
-            bounds = bounds.masked_fill(~competes, -torch.inf)
+        if allowed is not None:
+            bounds = bounds.masked_fill(~allowed, -torch.inf)
         return largest(bounds, size)
 
     @override
     def largest_gain(
-        self, top: Ranked, competes: Tensor | None, without: Tensor
+        self, top: Ranked, allowed: Tensor | None, without: Tensor
     ) -> float:
         is_best = torch.zeros_like(self.mean, dtype=torch.bool)
         is_best[top.arms[:1]] = True
         args = self.mean, self.variance, self.noise_variance, top, is_best
         gain = expected_rise(*args).index_fill(0, without, -torch.inf)
-        if competes is not None:
-            gain = gain.masked_fill(~competes, -torch.inf)
+        if allowed is not None:
+            gain = gain.masked_fill(~allowed, -torch.inf)
         return gain.max().item()
 
 

@@ -280,13 +280,13 @@ class ArmShard:
         self,
         size: int,
         scale: float,
-        competes: Tensor | None,
+        allowed: Tensor | None,
         pulls: Pulls | None = None,
     ) -> Ranked:
         """Return the arms of the largest bounds, see ``Posterior.largest_bounds``."""
         bounds = self.moments[1] + scale * self.variance_given(pulls).sqrt()
-        if competes is not None:
-            bounds.masked_fill_(~competes[self.rows], -math.inf)
+        if allowed is not None:
+            bounds.masked_fill_(~allowed[self.rows], -math.inf)
         found = largest(bounds, size)
         return Ranked(found.values, found.arms + self.start)
 
@@ -294,11 +294,11 @@ class ArmShard:
         self,
         noise_variance: float,
         top: Ranked,
-        competes: Tensor | None,
+        allowed: Tensor | None,
         without: Tensor,
     ) -> float:
         """Return the largest knowledge gain, see ``ArmPosterior.largest_gain``."""
-        is_open = self._competing(competes, without)
+        is_open = self._competing(allowed, without)
         is_best = torch.zeros_like(is_open)
         is_best[self._places(top.arms[:1])] = True
         found = []
@@ -315,14 +315,14 @@ class ArmShard:
         return torch.cat([chunk for _, chunk in self._drawn_chunks(draws)], dim=-1)
 
     def best_of_draws(
-        self, draws: Draws, competes: Tensor | None
+        self, draws: Draws, allowed: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Return each draw's largest value, and its arm."""
         best = self.moments.new_full((draws.weights.shape[-1],), -torch.inf)
         arms = torch.full_like(best, self.start, dtype=torch.long)
         for rows, chunk in self._drawn_chunks(draws):
-            if competes is not None:
-                chunk.masked_fill_(~competes[self.rows][rows], -torch.inf)
+            if allowed is not None:
+                chunk.masked_fill_(~allowed[self.rows][rows], -torch.inf)
             values, positions = chunk.max(dim=-1)
             # Strictly larger: ties go to the lower chunk, and NaN is the largest.
             better = ~(values <= best) & ~best.isnan()
@@ -331,13 +331,13 @@ class ArmShard:
         return best, arms
 
     def expected_above(
-        self, levels: Tensor, competes: Tensor | None, without: Tensor
+        self, levels: Tensor, allowed: Tensor | None, without: Tensor
     ) -> tuple[int, Tensor]:
         """Return how many arms compete, and how many are expected above ``l`` levels.
 
         The second are ``blocks x l`` numbers to be added up.
         """
-        inside = self._competing(competes, without)
+        inside = self._competing(allowed, without)
         sums = []
         for start in range(0, self.num_arms, self.block_size):
             rows = slice(start, start + self.block_size)
@@ -406,11 +406,11 @@ class ArmShard:
                 values.addmm_(draws.weights.mT, new)
             yield rows, values
 
-    def _competing(self, competes: Tensor | None, without: Tensor) -> Tensor:
+    def _competing(self, allowed: Tensor | None, without: Tensor) -> Tensor:
         """Return which arms compete, without some."""
         found = torch.ones_like(self.moments[1], dtype=torch.bool)
-        if competes is not None:
-            found &= competes[self.rows]
+        if allowed is not None:
+            found &= allowed[self.rows]
         found[self._places(without)] = False
         return found
 

@@ -260,19 +260,19 @@ def best_arm_limits(
         size: The size of the batch.
         duplicates: The arms with equal rows.
     """
-    is_open, competes = limits.is_open.clone(), limits.available
-    is_known = ~is_open if competes is None else competes & ~is_open
+    is_open, allowed = limits.is_open.clone(), limits.available
+    is_known = ~is_open if allowed is None else allowed & ~is_open
     is_known[used.arms] = True
     if len(duplicates.rows):
         pulled = torch.isin(duplicates.first, first_equal(duplicates, used.arms))
         is_known[duplicates.rows[pulled]] = True
-        competes = torch.ones_like(is_open) if competes is None else competes.clone()
-        competes[later_duplicates(duplicates, competes[duplicates.rows])] = False
+        allowed = torch.ones_like(is_open) if allowed is None else allowed.clone()
+        allowed[later_duplicates(duplicates, allowed[duplicates.rows])] = False
     # The others are new, and alike but for their gain.
     arms = is_known.nonzero().squeeze(-1)
-    allowed = is_open[arms]
-    top = posterior.largest_bounds(0.0, 2, competes)
-    most = posterior.largest_gain(top, competes, arms)
+    is_offered = is_open[arms]
+    top = posterior.largest_bounds(0.0, 2, allowed)
+    most = posterior.largest_gain(top, allowed, arms)
     noise, variance = posterior.noise_variance, posterior.variances(arms)
     # Rewards of pending pulls are not known, but the variance that they leave is.
     rows, place = first_equal(duplicates, arms).unique(return_inverse=True)
@@ -281,11 +281,11 @@ def best_arm_limits(
     variance = variance / (1 + out * variance / noise)
     is_best = rows[place] == first_equal(duplicates, top.arms[:1])
     gain = expected_rise(posterior.means(arms), variance, noise, top, is_best)
-    num_new = limits.num_open - int(allowed.sum())
-    chosen = allowed & (gain > (most if num_new else -math.inf))
+    num_new = limits.num_open - int(is_offered.sum())
+    chosen = is_offered & (gain > (most if num_new else -math.inf))
     missing = min(size, limits.num_open) - num_new - int(chosen.sum())
     if missing > 0:
-        rest = gain.masked_fill(chosen | ~allowed, -math.inf)
+        rest = gain.masked_fill(chosen | ~is_offered, -math.inf)
         # Stable: the lowest index among ties.
         chosen[rest.sort(descending=True, stable=True).indices[:missing]] = True
     is_open[arms] = chosen

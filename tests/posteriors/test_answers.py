@@ -43,53 +43,53 @@ def test_moments_are_those_of_the_dense_posterior(dtype, max_bytes):
     assert torch.equal(posterior.variance, found[2] + found[3])
 
 
-@pytest.mark.parametrize("competes", [None, SOME], ids=["all", "some"])
-def test_the_largest_bounds_are_those_of_a_sort(competes):
+@pytest.mark.parametrize("allowed", [None, SOME], ids=["all", "some"])
+def test_the_largest_bounds_are_those_of_a_sort(allowed):
     for seed in range(5):
         posterior = Problem(seed).posterior
         for scale in (0.0, 1.5):
             bounds = posterior.mean + scale * posterior.variance.sqrt()
-            if competes is not None:
-                bounds[~competes] = -torch.inf
+            if allowed is not None:
+                bounds[~allowed] = -torch.inf
             order = sorted(range(NUM_ARMS), key=lambda i: (-bounds[i].item(), i))
             for size in (1, 6, 25):
-                found = posterior.largest_bounds(scale, size, competes)
+                found = posterior.largest_bounds(scale, size, allowed)
                 assert found.arms.tolist() == order[:size]
                 assert torch.equal(found.values, bounds[order[:size]])
 
 
 @each_dtype
-@pytest.mark.parametrize("competes", [None, SOME], ids=["all", "some"])
+@pytest.mark.parametrize("allowed", [None, SOME], ids=["all", "some"])
 @pytest.mark.parametrize("pool_size", [9, NUM_ARMS])
-def test_the_bound_of_the_probability_outside(monkeypatch, dtype, competes, pool_size):
+def test_the_bound_of_the_probability_outside(monkeypatch, dtype, allowed, pool_size):
     """The least, over levels, of P(best < b) and the sum of P(f > b) outside."""
     monkeypatch.setattr(arm_sampler, "POOL_SIZE", pool_size)
     problem = Problem(2, dtype)
     sampler = ArmSampler(problem.posterior)
     mean, std = problem.mean, np.sqrt(np.diag(problem.dense()[0]))
-    pool = sampler.promising_arms(competes).numpy()
-    outside = np.ones(NUM_ARMS, bool) if competes is None else competes.numpy().copy()
+    pool = sampler.promising_arms(allowed).numpy()
+    outside = np.ones(NUM_ARMS, bool) if allowed is None else allowed.numpy().copy()
     outside[pool] = False
     best = pool[mean[pool].argmax()]
     levels = mean[best] + np.linspace(-4, 4, 33)[:, None] * std[best]
     above = norm.sf(levels, mean, std)[:, outside].sum(axis=1)
     below = norm.cdf(levels, mean, std)[:, pool].min(axis=1)
     expected = min(1.0, (above + below).min()) if outside.any() else 0.0
-    found = sampler.outside_probability(competes)
+    found = sampler.outside_probability(allowed)
     assert found == pytest.approx(expected, abs=10 * ATOL[dtype])
 
 
 def test_the_largest_gain_is_of_arms_that_compete_and_are_not_left_out():
     posterior = Problem().posterior
     mean, variance = posterior.mean, posterior.variance
-    for competes in (torch.ones_like(SOME), SOME, torch.zeros_like(SOME)):
-        top = largest(mean.masked_fill(~competes, -torch.inf), 2)
+    for allowed in (torch.ones_like(SOME), SOME, torch.zeros_like(SOME)):
+        top = largest(mean.masked_fill(~allowed, -torch.inf), 2)
         is_best = torch.arange(NUM_ARMS) == top.arms[0]
         gain = expected_rise(mean, variance, NOISE, top, is_best)
-        gain = gain.masked_fill(~competes, -torch.inf)
+        gain = gain.masked_fill(~allowed, -torch.inf)
         for without in (longs(), gain.argsort(descending=True)[:4]):
             expected = gain.index_fill(0, without, -torch.inf).max()
-            assert posterior.largest_gain(top, competes, without) == expected
+            assert posterior.largest_gain(top, allowed, without) == expected
 
 
 class Gram(Kernel):

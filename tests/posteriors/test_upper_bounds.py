@@ -127,10 +127,10 @@ def moments_of(mean, variance, **options):
 def test_the_largest_bounds_at_one_time_are_of_arms_that_compete():
     mean, variance = torch.tensor([[1.0, 3.0, 2.0, 3.0], [4.0, 0.0, 1.0, 0.0]])
     moments = moments_of(mean, variance)
-    competes = torch.tensor([True, False, True, True])
+    allowed = torch.tensor([True, False, True, True])
     assert moments.largest_bounds(1.0, 3).arms.tolist() == [0, 1, 2]
-    assert moments.largest_bounds(1.0, 9, competes).arms.tolist() == [0, 2, 3, 1]
-    assert (moments.best_mean(), moments.best_mean(competes)) == (1, 3)
+    assert moments.largest_bounds(1.0, 9, allowed).arms.tolist() == [0, 2, 3, 1]
+    assert (moments.best_mean(), moments.best_mean(allowed)) == (1, 3)
 
 
 @each_dtype
