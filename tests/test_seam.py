@@ -89,6 +89,7 @@ BANDITS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", BANDITS)
+@pytest.mark.usefixtures("short_fits")
 def test_only_posteriors_and_tables_hold_a_number_per_arm(name, monkeypatch):
     """Beside the shards at most a byte, and four for limits on pulls in an ask."""
     bandit_class, options = BANDITS[name]
