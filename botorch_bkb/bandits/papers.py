@@ -123,10 +123,12 @@ class BKB(_SparseBandit):
         arms: An ``A x d`` tensor of features.
         covar_module: Any GPyTorch kernel, used as it is.
         noise_variance: lambda, the variance of the rewards' noise.
-        options: ``oversampling`` (q-bar), ``resampling``, ``inclusion`` and
-            ``max_inducing`` of :class:`~botorch_bkb.bandits.LeverageScoreSampling`;
-            ``max_feature_bytes``, the byte budget of the cached features, 2 GiB; and
-            ``confidence``, ``batch_rule``, ``maximize``, ``max_repeats`` and
+        policy: Chooses, as in :class:`~botorch_bkb.bandits.FiniteArmBandit`.
+        oversampling, resampling, inclusion, max_inducing: Those of
+            :class:`~botorch_bkb.bandits.LeverageScoreSampling`; ``oversampling`` is
+            q-bar.
+        max_feature_bytes: The byte budget of the cached features, 2 GiB.
+        options: ``confidence``, ``batch_rule``, ``maximize``, ``max_repeats`` and
             ``generator`` of :class:`~botorch_bkb.bandits.FiniteArmBandit`.
 
     Raises:
