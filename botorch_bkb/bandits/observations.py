@@ -160,6 +160,18 @@ class Totals(NamedTuple):
     counts: Tensor
     sums: Tensor
 
+    def plus(self, indices: Tensor, rewards: Tensor, weights: Tensor) -> Totals:
+        """Return the totals with more observations."""
+        arms = torch.cat([self.arms, indices])
+        arms, place = arms.unique(return_inverse=True)
+        weighted = torch.cat([self.sums, rewards * weights])
+        weights = torch.cat([self.counts.to(weights), weights])
+        return Totals(
+            arms,
+            weights.new_zeros(len(arms)).index_add_(0, place, weights),
+            weighted.new_zeros(len(arms)).index_add_(0, place, weighted),
+        )
+
 
 class Observations:
     """The pulls of a bandit over ``num_arms`` arms.
@@ -207,6 +219,9 @@ class Observations:
         self.failed_lately: set[int] = set()
         self.now = -math.inf
         self.opening_score = 0.0
+        none = self._long([])
+        self._nothing = Totals(none, none, none.double())
+        self._summed = self._nothing, 0  # the totals of so many observations
 
     def __copy__(self) -> Self:
         other = object.__new__(type(self))
@@ -358,6 +373,7 @@ class Observations:
                 self.pending[key] = Pull(*rows[place][1:])
         self.pending = dict(sorted(self.pending.items()))
         self.told = np.delete(self.told, places)
+        self._summed = self._nothing, 0
         times = [pull.time for pull in self.pending.values()]
         self.now = max([*self.told["times"].tolist(), *times], default=-math.inf)
         return places
@@ -368,8 +384,10 @@ class Observations:
 
     def used(self) -> PullCounts:
         """Return the numbers of pulls, told and pending, by arm."""
-        arms = torch.cat([self.history()[0], self.pending_arms()])
-        return PullCounts(*arms.unique(return_counts=True))
+        pending = self.pending_arms()
+        ones = torch.ones_like(pending)
+        found = self.totals().plus(pending, ones.double(), ones)
+        return PullCounts(found.arms, found.counts)
 
     def history(self, start: int = 0, warp: LogWarp | None = None) -> Results:
         """Return observations from one on, with signed rewards, maybe warped."""
@@ -405,21 +423,23 @@ class Observations:
             noise_variance: If positive, observations have the weights relative to it.
             warp: A transformation of each reward before the sum; None for none.
         """
-        indices, rewards, times, _ = self.history(warp=warp)
-        weights = torch.ones_like(indices)
+        weights = None
         if noise_variance > 0 and self.told["noise"].any():
             weights = self.weights(noise_variance, warp)
+        # An ask would otherwise sum up all observations several times.
+        is_whole = num_pulls in (None, self.num_pulls) and since == -math.inf
+        is_kept = is_whole and weights is None and warp is None
+        before, start = self._summed if is_kept else (self._nothing, 0)
+        indices, rewards, times, _ = self.history(start, warp)
+        if weights is None:
+            weights = torch.ones_like(indices)
         counts = times >= since
         if num_pulls is not None:
-            counts[num_pulls:] = False
-        arms, place = indices[counts].unique(return_inverse=True)
-        return Totals(
-            arms,
-            weights.new_zeros(len(arms)).index_add_(0, place, weights[counts]),
-            rewards.new_zeros(len(arms)).index_add_(
-                0, place, (rewards * weights)[counts]
-            ),
-        )
+            counts[num_pulls - start :] = False
+        found = before.plus(indices[counts], rewards[counts], weights[counts])
+        if is_kept:
+            self._summed = found, self.num_pulls
+        return found
 
     def _settle(self, arms: list[int], pull_ids: Any) -> list[int]:
         """Return the ids of pending pulls of these arms, by id or the oldest ones."""
