@@ -236,9 +236,9 @@ class FiniteArmBandit(Bandit):
             indices = self._select(
                 surrogate, posterior, size, limits, generator, columns
             )
+            scores = posterior.moments.leverage_scores_of(indices)
             if len(new):
                 indices = self._keep_chosen(new, indices)
-            scores = self._scores(indices, now)
         observations.ask(indices.tolist(), scores.tolist(), now)
         self.num_batches += 1
         return indices

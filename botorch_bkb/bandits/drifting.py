@@ -251,8 +251,8 @@ class FilterSurrogate(ArmSurrogate):
             effective_dimension=sum(observations.told["scores"].tolist()),
             like=self.fitter.features.new_empty(0),
         )
-
-        given = moments_at(pending=timed)
+        moments = moments_at()
+        given = moments_at(pending=timed) if timed else moments
 
         def make_sampler(covariance: DrawCovariance, scale: float) -> FilterSampler:
             if covariance != "full":
@@ -263,7 +263,7 @@ class FilterSurrogate(ArmSurrogate):
             return FilterSampler(given, scale)
 
         return Decision(
-            moments=moments_at(),
+            moments=moments,
             given=given,
             num_told=observations.num_pulls,
             time=time,
