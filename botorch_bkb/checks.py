@@ -207,7 +207,8 @@ def check_training_data(
             "Expected unbatched `train_X` (n x d) and one output in `train_Y` "
             f"(n x 1), but got shapes {tuple(train_X.shape)} and "
             f"{tuple(train_Y.shape)}. Use a `ModelListGP` of `{model}`s for several "
-            "outputs."
+            "outputs. For cross-validation, use `SingleTaskDTCGP.loo_posterior`, or "
+            "`loo_cv` for exact models, in place of `batch_cross_validation`."
         )
     check_columns("train_X", train_X, train_Y=train_Y, train_Yvar=train_Yvar)
 

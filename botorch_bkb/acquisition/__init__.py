@@ -2,6 +2,7 @@
 
 from botorch_bkb.acquisition.analytic import (
     BatchUpperConfidenceBound,
+    DiscreteKnowledgeGradient,
     ScheduledUpperConfidenceBound,
     TimeVaryingUpperConfidenceBound,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "ConfidenceState",
     "ConstantWidth",
     "DeviationWidth",
+    "DiscreteKnowledgeGradient",
     "LogWidth",
     "NormBoundedWidth",
     "NormDoubling",

@@ -1,25 +1,31 @@
-"""Upper confidence bounds of GP-UCB and BKB, inside batches, and at a decision time."""
+"""Upper confidence bounds of GP-UCB and BKB, and the knowledge gradient."""
 
 from __future__ import annotations
 
+import math
 from typing import Any, cast, TypeVar
 
 import torch
 from botorch.acquisition.acquisition import AcquisitionFunction
 from botorch.acquisition.analytic import (
+    AnalyticAcquisitionFunction,
     PosteriorStandardDeviation,
     UpperConfidenceBound,
 )
 from botorch.acquisition.objective import PosteriorTransform
-from botorch.exceptions.errors import BotorchTensorDimensionError
+from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
 from botorch.models.model import Model
 from botorch.posteriors.gpytorch import GPyTorchPosterior
+from botorch.utils.probability.utils import ndtr, phi
 from botorch.utils.transforms import t_batch_mode_transform
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.acquisition.model_state import confidence_state_from_model
+from botorch_bkb.acquisition.model_state import (
+    confidence_state_from_model,
+    noise_variance_of,
+)
 from botorch_bkb.acquisition.schedules import (
     as_schedule,
     beta_from_confidence_width,
@@ -30,16 +36,19 @@ from botorch_bkb.models import SingleTaskDTCGP
 
 
 AnyModel = TypeVar("AnyModel", bound=Model)
+# Breakpoints of a knowledge gradient that are further out add nothing.
+LARGEST_BREAKPOINT = 38.0
 
 
 class ScheduledUpperConfidenceBound(UpperConfidenceBound):
     r"""Upper confidence bound whose width comes from a confidence schedule.
 
     ``mean(x) + w * sqrt(var(x) / lambda)``: equation (4) of [calandriello2019bkb]_. The
-    width is computed once, at construction. The model is any that
+    width is computed once, at construction. Given a schedule, the model is any that
     ``confidence_state_from_model`` can describe; a sparse one makes this BKB's score,
-    an exact one GP-UCB's. Only supports ``q = 1`` and no pending points; see
-    ``BatchUpperConfidenceBound``.
+    an exact one GP-UCB's. Given a number of posterior standard deviations, it is any
+    model, with any posterior transform. Only supports ``q = 1`` and no pending points;
+    see ``BatchUpperConfidenceBound``.
 
     Example:
         >>> model = SingleTaskDTCGP(train_X, train_Y)
@@ -47,16 +56,16 @@ class ScheduledUpperConfidenceBound(UpperConfidenceBound):
         >>> index, value = optimize_acqf_finite(acqf, choices=arms)
 
     Attributes:
-        confidence_width: ``w``, in the papers' scaling.
-        beta: ``w^2 / lambda``, BoTorch's.
+        beta: BoTorch's, ``w^2 / lambda``: a number of standard deviations, squared.
     """
 
     beta: Tensor
+    model: Model
 
     def __init__(
         self,
         model: Model,
-        confidence: ConfidenceSchedule | float,
+        confidence: ConfidenceSchedule | float | Tensor,
         num_arms: int | None = None,
         posterior_transform: PosteriorTransform | None = None,
         maximize: bool = True,
@@ -66,10 +75,10 @@ class ScheduledUpperConfidenceBound(UpperConfidenceBound):
         r"""Construct the acquisition function.
 
         Args:
-            model: A fitted single-output GP with one noise variance.
-            confidence: A schedule, or a number of posterior standard deviations. Norm
-                bound and noise of a schedule are in the model's (outcome-transformed)
-                units.
+            model: A fitted model; for a schedule, a GP with one noise variance.
+            confidence: A schedule, or a number of posterior standard deviations (or a
+                tensor of one, or of ``b``). Norm bound and noise of a schedule are in
+                the model's (outcome-transformed) units.
             num_arms: The number of arms, for schedules that depend on it.
             posterior_transform: As in BoTorch's ``UpperConfidenceBound``.
             maximize: If False, score ``-mean + w * sqrt(var / lambda)``.
@@ -82,20 +91,39 @@ class ScheduledUpperConfidenceBound(UpperConfidenceBound):
             InputDataError: If a number is out of range.
         """
         check_truth("maximize", maximize)
-        schedule = as_schedule(confidence)
-        state = confidence_state_from_model(
-            model, num_arms, num_pending, ratio_threshold
-        )
-        width = schedule(state)
-        beta = beta_from_confidence_width(width, state.noise_variance)
+        check_number("ratio_threshold", ratio_threshold, least=1.0)
+        beta: float | Tensor
+        if isinstance(confidence, ConfidenceSchedule):
+            state = confidence_state_from_model(
+                model, num_arms, num_pending, ratio_threshold
+            )
+            width = confidence(state)
+            beta = beta_from_confidence_width(width, state.noise_variance)
+        elif isinstance(confidence, Tensor):
+            for number in confidence.flatten().tolist():
+                as_schedule(number)  # raises if it is negative
+            beta = confidence.double().square()
+            beta = beta.unsqueeze(-1) if beta.dim() == 1 else beta  # b x 1, as means
+        else:
+            as_schedule(confidence)
+            beta = float(confidence) ** 2
         # BoTorch would round a Python number to the default dtype.
         super().__init__(
             model=model,
-            beta=torch.tensor(beta, dtype=torch.float64),
+            beta=torch.as_tensor(beta, dtype=torch.float64),
             posterior_transform=posterior_transform,
             maximize=maximize,
         )
-        self.confidence_width = width
+
+    @property
+    def confidence_width(self) -> float | Tensor:
+        """``w = sqrt(beta lambda)``, in the papers' scaling; of a batch, a tensor.
+
+        Raises:
+            UnsupportedError: If the model has no single noise variance ``lambda``.
+        """
+        width = (self.beta * noise_variance_of(self.model)).sqrt()
+        return width.squeeze(-1) if width.dim() else width.item()
 
 
 class BatchUpperConfidenceBound(ScheduledUpperConfidenceBound):
@@ -122,7 +150,7 @@ class BatchUpperConfidenceBound(ScheduledUpperConfidenceBound):
     def __init__(
         self,
         model: Model,
-        confidence: ConfidenceSchedule | float,
+        confidence: ConfidenceSchedule | float | Tensor,
         X_pending: Tensor | None = None,
         num_arms: int | None = None,
         posterior_transform: PosteriorTransform | None = None,
@@ -173,7 +201,7 @@ class BatchUpperConfidenceBound(ScheduledUpperConfidenceBound):
             X_pending = None
         else:
             deviation = PosteriorStandardDeviation(
-                model=condition_on_means(self.model, X_pending.detach()),
+                model=condition_on_means(self.model, self._inputs(X_pending.detach())),
                 posterior_transform=self.posterior_transform,
             )
         AcquisitionFunction.set_X_pending(self, X_pending)
@@ -184,11 +212,16 @@ class BatchUpperConfidenceBound(ScheduledUpperConfidenceBound):
         self, X: Tensor, compute_sigma: bool = True, min_var: float = 1e-12
     ) -> tuple[Tensor, Tensor | None]:
         """Return the model's mean and the conditioned model's standard deviation."""
+        X = self._inputs(X)
         if self._pending_deviation is None or not compute_sigma:
             return super()._mean_and_sigma(X, compute_sigma, min_var)
         mean, _ = super()._mean_and_sigma(X, compute_sigma=False)
         _, sigma = self._pending_deviation._mean_and_sigma(X, min_var=min_var)
         return mean, sigma
+
+    def _inputs(self, X: Tensor) -> Tensor:
+        """Return the model's inputs at points."""
+        return X
 
 
 @torch.no_grad()
@@ -199,46 +232,149 @@ def condition_on_means(model: AnyModel, X: Tensor) -> AnyModel:
     options: dict[str, Any] = {}
     if isinstance(model, SingleTaskDTCGP):
         options["reproject"] = False  # Bayes' rule: means stay, variances only fall
-    if isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
+    likelihood: Any = getattr(model, "likelihood", None)
+    if isinstance(likelihood, FixedNoiseGaussianLikelihood):
         # As in BoTorch's `fantasize`: the average training noise, in outcome space.
-        options["noise"] = model.likelihood.noise.mean().expand(Y.shape)
+        options["noise"] = likelihood.noise.mean().expand(Y.shape)
     # Of the same class.
     return cast(AnyModel, model.condition_on_observations(X=X, Y=Y, **options))
 
 
-class TimeVaryingUpperConfidenceBound(ScheduledUpperConfidenceBound):
+class TimeVaryingUpperConfidenceBound(BatchUpperConfidenceBound):
     r"""Upper confidence bound at a decision time: line 3 of TV-GP-UCB.
 
     Algorithm 2 of [bogunovic2016tvgpucb]_. The candidates are points of space; the
     model's inputs have time as one more, last column, as those of
-    :class:`~botorch_bkb.models.TimeVaryingGP`.
+    :class:`~botorch_bkb.models.TimeVaryingGP`. Pending points are points of space, too;
+    they count as pulls at the decision time.
 
-    Arguments and errors are those of ``ScheduledUpperConfidenceBound`` (``num_pending``
-    is 0), and ``decision_time``, a finite number: when the candidate will be evaluated.
+    Arguments and errors are those of ``BatchUpperConfidenceBound``, and
+    ``decision_time``, a finite number: when the candidate will be evaluated.
 
     Example:
         >>> acqf = TimeVaryingUpperConfidenceBound(model, LogWidth(0.8, 4.0), 17.0)
-        >>> index, value = optimize_acqf_finite(acqf, choices=arms)
+        >>> indices, values = optimize_acqf_finite(acqf, choices=arms, q=4)
     """
 
     def __init__(
         self,
         model: Model,
-        confidence: ConfidenceSchedule | float,
+        confidence: ConfidenceSchedule | float | Tensor,
         decision_time: float,
         num_arms: int | None = None,
         posterior_transform: PosteriorTransform | None = None,
         maximize: bool = True,
+        X_pending: Tensor | None = None,
     ) -> None:
         """Take the arguments that the class describes."""
         check_number("decision_time", decision_time)
-        super().__init__(model, confidence, num_arms, posterior_transform, maximize)
         self.decision_time = decision_time
+        super().__init__(
+            model, confidence, X_pending, num_arms, posterior_transform, maximize
+        )
+
+    @override
+    def _inputs(self, X: Tensor) -> Tensor:
+        time = X.new_full((*X.shape[:-1], 1), self.decision_time)
+        return torch.cat([X, time], dim=-1)
+
+
+class DiscreteKnowledgeGradient(AnalyticAcquisitionFunction):
+    r"""How much one more measurement is expected to raise the best posterior mean.
+
+    The knowledge gradient of [frazier2009]_ for correlated choices, exactly: ::
+
+        E[max_j (mean(j) + b_j Z)] - max_j mean(j),   Z ~ N(0, 1)
+
+    over ``C`` choices ``j``, with ``b_j = cov(j, x) / sqrt(var(x) + noise)``. Only
+    supports ``q = 1`` and no pending points. ``b`` candidates cost a joint posterior of
+    ``b + C`` points, and ``O(b C)`` for each choice that may become the best, usually
+    some ten. Of a large table, take some thousand choices of the largest upper bounds
+    (``top_k_choices``), here and as candidates.
+
+    Args:
+        model: A fitted single-output GP, not a batch.
+        choices: A ``C x d`` tensor: the points whose best mean counts.
+        posterior_transform: As in BoTorch's ``UpperConfidenceBound``.
+        maximize: If False, the best mean is the smallest.
+
+    Raises:
+        BotorchTensorDimensionError: If ``choices`` is not ``C x d``.
+        UnsupportedError: If the model has several outputs and no transform, or, when it
+            is evaluated, its posterior is not Gaussian.
+
+    Example:
+        >>> acqf = DiscreteKnowledgeGradient(model, choices=arms)
+        >>> index, value = optimize_acqf_finite(acqf, choices=arms)
+    """
+
+    choices: Tensor
+
+    def __init__(
+        self,
+        model: Model,
+        choices: Tensor,
+        posterior_transform: PosteriorTransform | None = None,
+        maximize: bool = True,
+    ) -> None:
+        """Take the arguments that the class describes."""
+        check_tensors(choices=choices)
+        if choices.dim() != 2 or len(choices) == 0:
+            raise BotorchTensorDimensionError(
+                "Expected `choices` of shape C x d with at least one row, but got "
+                f"{tuple(choices.shape)}. Pass `arms`, or `arms[indices]`."
+            )
+        super().__init__(model=model, posterior_transform=posterior_transform)
+        self.register_buffer("choices", choices)
+        self.maximize = check_truth("maximize", maximize)
 
     @override
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
-        """Return the ``b`` scores of a ``b x 1 x d`` tensor of points of space."""
-        time = X.new_full((*X.shape[:-1], 1), self.decision_time)
-        score: Tensor = super().forward(torch.cat([X, time], dim=-1))
-        return score
+        """Return the ``b`` expected rises of a ``b x 1 x d`` tensor of candidates."""
+        self.to(X)
+        points, C = X.reshape(-1, X.shape[-1]), len(self.choices)
+        transform = self.posterior_transform
+        joint = self.model.posterior(
+            torch.cat([self.choices, points]), posterior_transform=transform
+        )
+        if not isinstance(joint, GPyTorchPosterior):
+            raise UnsupportedError(
+                f"Expected a Gaussian posterior, but got a {type(joint).__name__}. Use "
+                "a linear outcome transform such as `Standardize`."
+            )
+        noisy: Any = self.model.posterior(
+            points.unsqueeze(-2), observation_noise=True, posterior_transform=transform
+        )
+        std = noisy.variance.reshape(-1, 1).clamp_min(1e-12).sqrt()  # as in BoTorch
+        b = joint.distribution.covariance_matrix[C:, :C] / std
+        a = joint.mean[:C, 0] if self.maximize else -joint.mean[:C, 0]
+        rise = _rise_from_steeper(a, b) + _rise_from_steeper(a, -b)
+        return rise.reshape(X.shape[:-2])
+
+
+def _rise_from_steeper(
+    a: Tensor,  # C
+    b: Tensor,  # n x C
+) -> Tensor:  # n
+    r"""Return what lines steeper than the best add to ``E max_j (a_j + b_j Z)``.
+
+    The upper envelope of the lines ``a_j + b_j z`` is followed from the best ``a`` on,
+    ``z >= 0``. Its next line is the steeper one that is met first, at ``c``; it adds
+    its extra slope times ``E max(Z - c, 0) = phi(c) - c Phi(-c)``.
+    """
+    line = a.argmax().expand(len(b), 1)
+    rise = torch.zeros_like(b[:, :1])
+    while True:
+        gap, slope = a[line] - a, b - b.gather(1, line)
+        meets = gap / torch.where(slope > 0, slope, 1.0)
+        meets = torch.where(slope > 0, meets, math.inf)
+        found = meets.argmin(dim=-1, keepdim=True)
+        c, extra = meets.gather(1, found), slope.gather(1, found)
+        goes_on = c < LARGEST_BREAKPOINT
+        if not goes_on.any():
+            return rise.squeeze(-1)
+        line = torch.where(goes_on, found, line)
+        c = c.clamp_max(LARGEST_BREAKPOINT)
+        added = extra * (phi(c) - c * ndtr(-c)).clamp_min(0.0)
+        rise = rise + torch.where(goes_on, added, 0.0)

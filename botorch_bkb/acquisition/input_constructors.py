@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from botorch.acquisition.analytic import AnalyticAcquisitionFunction
 from botorch.acquisition.input_constructors import (
     acqf_input_constructor,
     ACQF_INPUT_CONSTRUCTOR_REGISTRY,
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from botorch_bkb.acquisition.analytic import (
     BatchUpperConfidenceBound,
+    DiscreteKnowledgeGradient,
     ScheduledUpperConfidenceBound,
     TimeVaryingUpperConfidenceBound,
 )
@@ -32,13 +34,14 @@ from botorch_bkb.acquisition.schedules import ConfidenceSchedule
 
 
 def _register(
-    acqf_class: type[ScheduledUpperConfidenceBound], width: type[ConfidenceSchedule]
+    acqf_class: type[AnalyticAcquisitionFunction],
+    width: type[ConfidenceSchedule] | None = None,
 ) -> None:
     """Register the input constructor of a class.
 
     Args:
         acqf_class: The class.
-        width: The schedule in place of a ``confidence`` of None.
+        width: The schedule in place of a ``confidence`` of None; None for none.
     """
     accepted = inspect.signature(acqf_class).parameters
     # BoTorch refuses to register a class twice, which a reload of this module does.
@@ -49,11 +52,12 @@ def _register(
         model: Model,
         posterior_transform: PosteriorTransform | None = None,
         X_pending: Tensor | None = None,
-        confidence: ConfidenceSchedule | float | None = None,
+        confidence: ConfidenceSchedule | float | Tensor | None = None,
         num_arms: int | None = None,
         maximize: bool = True,
         decision_time: float | None = None,
         ratio_threshold: float = 1.0,
+        choices: Tensor | None = None,
     ) -> dict[str, Any]:
         has_pending = X_pending is not None and X_pending.shape[-2] > 0
         if has_pending and "X_pending" not in accepted:
@@ -66,11 +70,12 @@ def _register(
             "model": model,
             "posterior_transform": posterior_transform,
             "X_pending": X_pending,
-            "confidence": width() if confidence is None else confidence,
+            "confidence": width() if confidence is None and width else confidence,
             "num_arms": num_arms,
             "maximize": maximize,
             "decision_time": decision_time,
             "ratio_threshold": ratio_threshold,
+            "choices": choices,
         }
         return {name: value for name, value in inputs.items() if name in accepted}
 
@@ -78,3 +83,4 @@ def _register(
 _register(ScheduledUpperConfidenceBound, PracticalBKBWidth)
 _register(BatchUpperConfidenceBound, PracticalBBKBWidth)
 _register(TimeVaryingUpperConfidenceBound, TVWidth)
+_register(DiscreteKnowledgeGradient)

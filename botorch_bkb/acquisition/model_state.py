@@ -51,7 +51,7 @@ def confidence_state_from_model(
             "Expected `model` to be an unbatched exact or DTC GP with one output, but "
             f"got a {type(model).__name__}. Use SingleTaskDTCGP or SingleTaskGP."
         )
-    noise = _noise_variance(model)
+    noise = noise_variance_of(model)
     model.eval()
     X, targets = model.train_inputs[0], model.train_targets
     if isinstance(model, SingleTaskDTCGP):
@@ -123,16 +123,17 @@ def _merge_pulls(
     )
 
 
-def _noise_variance(model: ExactGP) -> float:
+def noise_variance_of(model: Model) -> float:
     """Return ``lambda``, the one noise variance of the likelihood."""
-    noise: Tensor | None = getattr(model.likelihood, "noise", None)
+    likelihood = getattr(model, "likelihood", None)
+    noise: Tensor | None = getattr(likelihood, "noise", None)
     # Equal up to the rounding of an outcome transform.
     if noise is None or noise.max() - noise.min() > 1e-6 * noise.max():
         found = "none" if noise is None else f"{noise.numel()} that differ"
         raise UnsupportedError(
             "Expected `model` to have one noise variance, which the confidence widths "
-            f"need, but got {found} from its {type(model.likelihood).__name__}. Fit "
-            "the model without `train_Yvar`, or use UpperConfidenceBound with a `beta` "
-            "of your own."
+            f"need, but got {found} from its {type(likelihood).__name__}. Fit the "
+            "model without `train_Yvar`, or pass a number of posterior standard "
+            "deviations as `confidence`."
         )
     return noise.mean().item()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
+from copy import copy, deepcopy
 from functools import partial
 from typing import Any, cast
 
 import torch
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from gpytorch import settings
+from gpytorch.means import ZeroMean
 from torch import Tensor
 from typing_extensions import override
 
@@ -29,6 +32,7 @@ from botorch_bkb.checks import (
     check_truth,
 )
 from botorch_bkb.generation.maximizer import MaximizerDistribution
+from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.utils.draws import (
     as_generator,
     ASKS,
@@ -36,6 +40,7 @@ from botorch_bkb.models.utils.draws import (
     seed_of,
     seeded_generator,
 )
+from botorch_bkb.models.utils.rows import as_dense
 from botorch_bkb.optim.batch_rules import (
     BatchRule,
     check_batch_rule,
@@ -87,6 +92,7 @@ class FiniteArmBandit(Bandit):
         max_repeats: The most pulls of one arm, told and pending; None for no limit.
         generator: Gives the seed of all random numbers, and stays in its state. None: a
             random seed.
+        seed: An integer in place of ``generator``.
 
     Raises:
         BotorchTensorDimensionError: If ``arms`` is not ``A x d`` with ``A, d >= 1``.
@@ -108,6 +114,7 @@ class FiniteArmBandit(Bandit):
         maximize: bool = True,
         max_repeats: int | None = None,
         generator: torch.Generator | None = None,
+        seed: int | None = None,
     ) -> None:
         if max_repeats is not None:
             check_size("max_repeats", max_repeats)
@@ -121,7 +128,7 @@ class FiniteArmBandit(Bandit):
         self.max_repeats = max_repeats
         self.num_batches = 0
         self._surrogate = surrogate
-        surrogate.seed = seed_of(as_generator(generator))
+        surrogate.seed = seed_of(as_generator(generator, seed))
         self._table = table_of(arms)
         sign = 1.0 if maximize else -1.0
         self._observations = Observations(len(self.arms), self.arms, sign)
@@ -431,6 +438,63 @@ class FiniteArmBandit(Bandit):
         rows = self._rows(indices)
         _, moments = self._present()
         return self._unscaled(moments.means(rows), moments.variances(rows))
+
+    @locked
+    def model(self) -> SingleTaskDTCGP:
+        """Return the posterior as a BoTorch model of original features and rewards.
+
+        For acquisition functions, plots, and ``model.posterior(X)``, whose mean and
+        variance are those of :meth:`predict`. Pending pulls do not count; acquisition
+        functions take them as ``X_pending = bandit.arms[[*bandit.pending.values()]]``.
+        If rewards are warped, the posterior is not Gaussian. Features of a product
+        space are positions (``arms.components``), those of fingerprints are dense.
+
+        The model is independent of the bandit. Its hyperparameters are fixed;
+        ``model.requires_grad_(True)`` lets ``fit_gpytorch_mll`` fit them.
+
+        Raises:
+            InputDataError: If there are no observations.
+            UnsupportedError: If the objective drifts.
+        """
+        self._check_observed()
+        observations, (surrogate, moments) = self._observations, self._present()
+        fit, results = surrogate.fit, observations.history()
+        X = as_dense(self.arms[results.indices])
+        outcome = fit.units.outcome_transform(observations.sign, X)
+        targets, _ = outcome((observations.sign * results.rewards).to(X).unsqueeze(-1))
+        options: dict[str, Any] = {}
+        if results.noise.any():
+            warp, noise = fit.units.warp, fit.original_noise_variance
+            noises = fit.noise_variance / observations.weights(noise, warp)
+            options["train_Yvar"] = noises.to(X).unsqueeze(-1)
+        else:
+            options["likelihood"] = likelihood = deepcopy(fit.likelihood).to(X)
+            likelihood.noise_covar.raw_noise.data.fill_(fit.noise_variance)
+        with settings.min_fixed_noise(0.0, 0.0, 0.0):  # known noise is not rounded up
+            model = SingleTaskDTCGP(
+                X,
+                targets,
+                inducing_points=as_dense(self.arms[moments.inducing_indices]),
+                covar_module=deepcopy(fit.covar_module),
+                mean_module=ZeroMean(),
+                input_transform=surrogate.fitter.input_transform(),
+                outcome_transform=None,
+                **options,
+            )
+        model.outcome_transform = outcome  # the constructor would train it
+        return model.eval()
+
+    def _check_observed(self) -> None:
+        """Raise unless there are observations of an objective that does not drift."""
+        if self.drifts:
+            raise UnsupportedError(
+                "Expected an objective that does not change, but this one drifts. Use "
+                "`predict`, or fit a TimeVaryingGP to the arms and times of results."
+            )
+        if not self.num_pulls:
+            raise InputDataError(
+                "Expected observations, but there are none yet. Call `tell` first."
+            )
 
     def _unscaled(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """Return means and variances of the present model in the original scale."""

@@ -80,6 +80,7 @@ class Bandit(ABC):
     maximize: bool
     num_batches: int
     takes_noise = False
+    _pulled = "arms"
     _observations: Observations
     # The surrogate of the last ask, and a copy that knows the results since then.
     _surrogate: Surrogate
@@ -92,6 +93,19 @@ class Bandit(ABC):
         self = super().__new__(cls)
         self.lock, self._preview, self._known_files = RLock(), None, {}
         return self
+
+    @override
+    def __repr__(self) -> str:
+        fitter, pulls = self._surrogate.fitter, self._observations
+        learned = ["kernel"] * fitter.learns_kernel
+        learned += ["noise"] * (fitter.given_noise is None)
+        goal = f", goal={self.goal!r}" if hasattr(self, "goal") else ""
+        return (
+            f"{type(self).__name__}({pulls.num_arms:,} {self._pulled}, "
+            f"{pulls.num_pulls:,} results, {len(pulls.pending):,} pending, "
+            f"maximize={self.maximize}{goal}, "
+            f"learns {' and '.join(learned) or 'nothing'})"
+        )
 
     def __copy__(self) -> Self:
         other = type(self).__new__(type(self))

@@ -71,6 +71,7 @@ class BoxBandit(Bandit):
         maximize: Whether large rewards are good.
         generator: Gives the seed of all random numbers, and stays in its state. None: a
             random seed.
+        seed: An integer in place of ``generator``.
         num_restarts: The number of points that the gradient optimizer improves.
         raw_samples: The number of points among which these are the best.
         prior_sampler: The prior part of draws from the posterior, see
@@ -89,6 +90,7 @@ class BoxBandit(Bandit):
 
     _observations: PointObservations
     _surrogate: BoxSurrogate
+    _pulled = "points"
 
     def __init__(
         self,
@@ -102,6 +104,7 @@ class BoxBandit(Bandit):
         batch_size: int = 1,
         maximize: bool = True,
         generator: torch.Generator | None = None,
+        seed: int | None = None,
         num_restarts: int = 4,
         raw_samples: int = 512,
         prior_sampler: TPathwisePriorSampler = draw_kernel_feature_paths,
@@ -130,7 +133,7 @@ class BoxBandit(Bandit):
             fitter.prior_mean = "fitted"
         self.search = BoxSearch(num_restarts, raw_samples, prior_sampler, fitter.learns)
         self._surrogate = BoxSurrogate(fitter, sampling)
-        self._surrogate.seed = seed_of(as_generator(generator))
+        self._surrogate.seed = seed_of(as_generator(generator, seed))
         if policy is None:
             policy = BoxUCBPolicy(RandomDeviationWidth(seed=self._surrogate.seed))
         check_modules(BoxPolicy, policy=policy)

@@ -13,6 +13,8 @@ from typing import Any, Literal, Self, TypeVar
 import torch
 from botorch.exceptions.errors import InputDataError
 from botorch.exceptions.warnings import BotorchWarning
+from botorch.models.transforms import ChainedOutcomeTransform, Normalize, Standardize
+from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.models.utils.gpytorch_modules import (
     get_gaussian_likelihood_with_lognormal_prior,
 )
@@ -24,7 +26,7 @@ from torch import Tensor
 
 from botorch_bkb.arms import ProductArms, StoredArms
 from botorch_bkb.arms.units import feature_units
-from botorch_bkb.bandits.observations import LogWarp, Results
+from botorch_bkb.bandits.observations import LogWarp, LogWarpOutcome, Results
 from botorch_bkb.checks import (
     check_count,
     check_modules,
@@ -94,6 +96,18 @@ class Units:
         value = torch.tensor([reward], dtype=torch.double)
         value = value if self.warp is None else self.warp(value)
         return self.standardized(value, torch.ones_like(value)).item()
+
+    def outcome_transform(self, sign: float, like: Tensor) -> OutcomeTransform:
+        """Return BoTorch's transform of rewards to standardized ones times ``sign``."""
+        std = like.new_tensor([[self.std]])
+        numbers = {"means": like.new_tensor([[sign * self.mean]]), "stdvs": std}
+        numbers |= {"_stdvs_sq": std.square(), "_is_trained": torch.tensor(True)}
+        standardize = Standardize(m=1).to(like)
+        standardize.load_state_dict(numbers)
+        if self.warp is None:
+            return standardize.eval()
+        warp = LogWarpOutcome(self.warp, sign)
+        return ChainedOutcomeTransform(warp=warp, standardize=standardize).eval()
 
     def original(self, values: Tensor) -> Tensor:
         """Return standardized values in the scale of the rewards."""
@@ -256,6 +270,14 @@ class Fitter:
             scaled = (points.numbers - self._low[bits:]) / self._width[bits:]
             return points.with_numbers(scaled)
         return (points - self._low) / self._width
+
+    def input_transform(self) -> Normalize | None:
+        """Return :meth:`to_features` as BoTorch's transform; or None."""
+        if not self.learns_kernel:
+            return None
+        low, width = self._low.double(), self._width.double()
+        bounds = torch.stack([low, low + width])
+        return Normalize(len(low), bounds=bounds).to(self._low)
 
     def to_points(self, features: Tensor) -> Tensor:
         """Undo :meth:`to_features`."""

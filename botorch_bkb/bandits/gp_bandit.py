@@ -111,6 +111,7 @@ class GPBandit(FiniteArmBandit):
         max_repeats: The most pulls of one arm, told and pending; None for no limit.
         generator: The seed of all random numbers is read from it; it is not advanced.
             None: a random seed.
+        seed: An integer in place of ``generator``.
         max_feature_bytes: The byte budget of the cached features.
 
     Results of known noise, ``tell(..., noise_variance=)``, have their own weights. If
@@ -148,6 +149,7 @@ class GPBandit(FiniteArmBandit):
         maximize: bool = True,
         max_repeats: int | None = None,
         generator: torch.Generator | None = None,
+        seed: int | None = None,
         max_feature_bytes: int = 2**31,
     ) -> None:
         rate: float | None = None
@@ -187,6 +189,7 @@ class GPBandit(FiniteArmBandit):
             maximize=maximize,
             max_repeats=max_repeats,
             generator=generator,
+            seed=seed,
         )
 
     @override
@@ -313,12 +316,7 @@ class GPBandit(FiniteArmBandit):
             raise InputDataError(
                 "Expected `indices` of one arm at least, but got none."
             )
-        if not self.num_pulls or self.drifts:
-            error = UnsupportedError if self.drifts else InputDataError
-            raise error(
-                "Expected observations of an objective that does not change, but "
-                + ("this one drifts." if self.drifts else "there are none yet.")
-            )
+        self._check_observed()
         surrogate = self._predictor()
         posterior = self._decide(surrogate, self.decision_time)
         if indices is None:

@@ -11,7 +11,10 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import torch
 from botorch.exceptions.errors import InputDataError
+from botorch.models.transforms.outcome import OutcomeTransform
+from botorch.posteriors import Posterior, TransformedPosterior
 from torch import Tensor
+from typing_extensions import override
 
 from botorch_bkb.arms import PullCounts
 from botorch_bkb.checks import (
@@ -121,6 +124,41 @@ class LogWarp(NamedTuple):
 
     def _depth(self, values: Tensor) -> Tensor:
         return (self.median - values).clamp_min(0.0) / self.spread
+
+
+class LogWarpOutcome(OutcomeTransform):
+    """A :class:`LogWarp` as a transform of BoTorch.
+
+    Its posterior has the mean and variance of :meth:`LogWarp.undo_moments`.
+
+    Args:
+        warp: The warp.
+        sign: 1 if large rewards are good, -1 if small ones are.
+    """
+
+    def __init__(self, warp: LogWarp, sign: float) -> None:
+        super().__init__()
+        self.warp, self.sign = warp, sign
+
+    @override
+    def forward(
+        self, Y: Tensor, Yvar: Tensor | None = None, X: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        noise = torch.zeros_like(Y) if Yvar is None else Yvar
+        values, noise = self.warp.measured(self.sign * Y, noise)
+        return self.sign * values, None if Yvar is None else noise
+
+    @override
+    def untransform_posterior(
+        self, posterior: Posterior, X: Tensor | None = None
+    ) -> TransformedPosterior:
+        sign, warp = self.sign, self.warp
+        return TransformedPosterior(
+            posterior,
+            lambda values: sign * warp.undo(sign * values),
+            lambda mean, _: sign * warp.undo(sign * mean),
+            lambda mean, variance: warp.undo_moments(sign * mean, variance)[1],
+        )
 
 
 class Results(NamedTuple):

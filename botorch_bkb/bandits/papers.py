@@ -50,6 +50,7 @@ class BanditOptions(TypedDict, total=False):
     maximize: bool
     max_repeats: int | None
     generator: torch.Generator | None
+    seed: int | None
 
 
 class SparseOptions(BanditOptions, total=False):
@@ -128,8 +129,8 @@ class BKB(_SparseBandit):
             :class:`~botorch_bkb.bandits.LeverageScoreSampling`; ``oversampling`` is
             q-bar.
         max_feature_bytes: The byte budget of the cached features, 2 GiB.
-        options: ``confidence``, ``batch_rule``, ``maximize``, ``max_repeats`` and
-            ``generator`` of :class:`~botorch_bkb.bandits.FiniteArmBandit`.
+        options: ``confidence``, ``batch_rule``, ``maximize``, ``max_repeats``,
+            ``generator`` and ``seed`` of :class:`~botorch_bkb.bandits.FiniteArmBandit`.
 
     Raises:
         InputDataError: If kernel or noise is not given; ``GPBandit`` learns them.

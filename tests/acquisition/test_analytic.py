@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from botorch.acquisition import UpperConfidenceBound
 from botorch.acquisition.input_constructors import get_acqf_input_constructor
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
 from botorch.exceptions.errors import (
@@ -12,7 +13,7 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
-from botorch.models import SingleTaskGP
+from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.transforms import Normalize
 from botorch.utils.datasets import SupervisedDataset
 
@@ -119,6 +120,58 @@ def test_the_ratio_threshold_is_that_of_bbkb():
         assert acqf.confidence_width == pytest.approx(width, rel=1e-6)
     with pytest.raises(InputDataError, match="`ratio_threshold` to be a number from 1"):
         BatchUpperConfidenceBound(model, 1.0, ratio_threshold=0.5)
+
+
+def test_a_number_of_deviations_takes_any_model_and_transform():
+    """Two outputs, one of them of known noise; `beta` is as BoTorch's."""
+    X, Y = standardized_data(10)
+    noisy = SingleTaskGP(X, Y, torch.rand_like(Y) + 0.1, outcome_transform=None)
+    model = ModelListGP(fixed_gp(X, Y), noisy)
+    weights = torch.tensor([0.4, -2.0], dtype=torch.float64)
+    transform = ScalarizedPosteriorTransform(weights)
+    options = {"model": model, "posterior_transform": transform, "maximize": False}
+    acqf = ScheduledUpperConfidenceBound(confidence=0.3, **options)
+    stock = UpperConfidenceBound(beta=torch.tensor(0.09, dtype=torch.double), **options)
+    np.testing.assert_allclose(scores(acqf), scores(stock), rtol=1e-12)
+    with pytest.raises(UnsupportedError, match="pass a number of posterior standard"):
+        _ = acqf.confidence_width
+    with pytest.raises(UnsupportedError, match="an unbatched exact or DTC GP with one"):
+        ScheduledUpperConfidenceBound(confidence=PracticalBKBWidth(), **options)
+
+
+def test_pending_points_work_with_known_noise_and_a_number():
+    X, Y = standardized_data(10)
+    noise = torch.full_like(Y, NOISE)
+    noise[:5] /= 2
+    fixed = fixed_gp(X, Y)
+    options = {"covar_module": fixed.covar_module, "mean_module": fixed.mean_module}
+    model = SingleTaskGP(X, Y, noise, outcome_transform=None, **options)
+    acqf = BatchUpperConfidenceBound(model, 1.5, X_pending=PENDING)
+    K = rbf_gram(torch.cat([X, PENDING]).numpy(), torch.cat([X, PENDING]).numpy())
+    noises = torch.cat([noise, noise.mean().expand(len(PENDING), 1)]).numpy()[:, 0]
+    k = rbf_gram(np.vstack([X, PENDING]), TEST_X.numpy())
+    variance = 1 - (k * np.linalg.solve(K + np.diag(noises), k)).sum(0)
+    n = len(X)
+    mean = k[:n].T @ np.linalg.solve(K[:n, :n] + np.diag(noises[:n]), Y.numpy())[:, 0]
+    np.testing.assert_allclose(scores(acqf), mean + 1.5 * variance**0.5, atol=1e-6)
+
+
+@pytest.mark.parametrize("as_column", [False, True])
+def test_deviations_may_be_a_tensor(as_column):
+    model = fixed_gp(*standardized_data(10))
+    numbers = torch.linspace(0, 2, 9, dtype=torch.double)
+    acqf = BatchUpperConfidenceBound(
+        model, numbers.unsqueeze(-1) if as_column else numbers, X_pending=PENDING
+    )
+    each = [BatchUpperConfidenceBound(model, c, X_pending=PENDING) for c in numbers]
+    expected = [scores(one)[place] for place, one in enumerate(each)]
+    np.testing.assert_allclose(scores(acqf), expected, rtol=1e-12)
+    widths = acqf.confidence_width
+    torch.testing.assert_close(widths, numbers * math.sqrt(NOISE))
+    assert each[3].confidence_width == pytest.approx(widths[3].item())
+    for wrong in (-0.5, math.nan):
+        with pytest.raises(InputDataError, match="finite and not negative, but got"):
+            ScheduledUpperConfidenceBound(model, torch.tensor([1.0, wrong]))
 
 
 @pytest.mark.parametrize("nothing", [None, PENDING[:0]])

@@ -9,6 +9,7 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 
 import botorch_bkb.acquisition.input_constructors  # noqa: F401
 from botorch_bkb.acquisition import (
+    BatchUpperConfidenceBound,
     ConfidenceState,
     LogWidth,
     RTVWidth,
@@ -77,6 +78,25 @@ def test_the_score_is_the_bound_at_the_decision_time(maximize):
     assert later(points).std() < 0.1 * acqf(points).std()  # all is forgotten
     (index,), _ = optimize_acqf_finite(acqf, points.squeeze(1))
     assert index == score.argmax()
+
+
+def test_pending_points_are_pulls_at_the_decision_time():
+    X, times, Y = drifting_data(0.1, num_times=12)
+    model = make_model(X, times, Y)
+    choices = torch.linspace(0, 1, 9, dtype=torch.double).unsqueeze(-1)
+    acqf = TimeVaryingUpperConfidenceBound(model, 1.5, 14.0)
+    picks, values = optimize_acqf_finite(acqf, choices, q=3)
+    assert acqf.X_pending is None
+    # The plain batch bound, of points in space and time.
+    both = torch.cat([choices, torch.full_like(choices, 14.0)], dim=-1)
+    plain = BatchUpperConfidenceBound(model, 1.5)
+    expected, scores = optimize_acqf_finite(plain, both, q=3)
+    assert picks.tolist() == expected.tolist()
+    torch.testing.assert_close(values, scores)
+    given = TimeVaryingUpperConfidenceBound(
+        model, LogWidth(0.8, 4.0), 14.0, X_pending=choices[picks]
+    )
+    assert given.beta.item() == pytest.approx(0.8 * math.log(4 * (len(Y) + 3 + 1)))
 
 
 def test_a_time_that_is_none_is_refused():

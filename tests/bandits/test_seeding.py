@@ -4,6 +4,7 @@ from copy import deepcopy
 
 import pytest
 import torch
+from botorch.exceptions.errors import InputDataError
 
 from botorch_bkb import (
     BBKB,
@@ -13,6 +14,7 @@ from botorch_bkb import (
     RGPUCB,
     TVGPUCB,
 )
+from botorch_bkb.bandits import BoxBandit
 from botorch_bkb.bandits.observations import Observations
 from tests.bandits import (
     ALL_BANDITS,
@@ -22,6 +24,7 @@ from tests.bandits import (
     noisy_rewards,
     play,
     random_arms,
+    rbf,
     SPARSE_BANDITS,
 )
 from tests.bandits.contract import each
@@ -51,6 +54,37 @@ def test_a_generator_gives_the_seed_and_stays_in_its_state(bandit_class, options
     assert seed != make_bandit(bandit_class, seed=3).state_dict()["seed"]
     play(make_bandit(bandit_class, generator=None), 2)
     assert torch.equal(torch.get_rng_state(), everywhere)
+
+
+@each([GPBandit, GPUCB, BBKB, BoxBandit])
+def test_an_integer_is_a_seed_as_well(bandit_class):
+    arguments = torch.tensor([[0.0], [1.0]]).double(), rbf(), 0.1
+    generator = torch.Generator().manual_seed(3)
+    seeds = [
+        bandit_class(*arguments, **options).state_dict()["seed"]
+        for options in ({"seed": 3}, {"generator": generator}, {"seed": 4})
+    ]
+    assert seeds[0] == seeds[1] != seeds[2]
+    with pytest.raises(InputDataError, match="`generator` or `seed`, but got both"):
+        bandit_class(*arguments, generator=generator, seed=3)
+    with pytest.raises(InputDataError, match=r"`seed` to be an integer .* got 0.5"):
+        bandit_class(*arguments, seed=0.5)
+
+
+def test_a_bandit_prints_what_it_is():
+    bandit = GPBandit(random_arms(30), seed=0)
+    play(bandit, 2, size=3)
+    bandit.ask(4)
+    assert repr(bandit) == (
+        "GPBandit(30 arms, 6 results, 4 pending, maximize=True, goal='best_arm', "
+        "learns kernel and noise)"
+    )
+    box = BoxBandit(torch.tensor([[0.0], [1.0]]).double(), rbf(), maximize=False)
+    box.ask(2)
+    assert repr(box) == (
+        "BoxBandit(2 points, 0 results, 2 pending, maximize=False, learns noise)"
+    )
+    assert repr(make_bandit(TVGPUCB)).endswith("maximize=True, learns nothing)")
 
 
 @each(ALL_BANDITS)

@@ -60,6 +60,11 @@ MANY_NOISES = GaussianLikelihood(batch_shape=PAIR)
             "one noise variance, or 12, on",
         ),
         ({"train_X": X.expand(2, 12, 2)}, UnsupportedError, "Expected unbatched"),
+        (
+            {"train_X": X.expand(2, 12, 2), "train_Y": Y.expand(2, 12, 1)},
+            UnsupportedError,
+            "`SingleTaskDTCGP.loo_posterior`.* in place of `batch_cross_validation`",
+        ),
         ({"train_Y": Y.expand(2, 12, 1)}, UnsupportedError, "Expected unbatched"),
         ({"train_Y": torch.cat([Y, Y], dim=-1)}, UnsupportedError, "one output in"),
     ],

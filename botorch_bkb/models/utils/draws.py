@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
-from botorch_bkb.checks import check_generator
+from botorch_bkb.checks import check_count, check_generator
 
 
 # Of SplitMix64: the step of its state, and shifts and factors that mix its bits.
@@ -24,9 +25,15 @@ MIXING = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 UPDATES, ASKS, PROGRESS = range(3)
 
 
-def as_generator(generator: torch.Generator | None) -> torch.Generator:
-    """Return a generator, or for None a new one with a random seed."""
+def as_generator(
+    generator: torch.Generator | None, seed: int | None = None
+) -> torch.Generator:
+    """Return a generator, or a new one of a seed, or for None of a random one."""
     check_generator(generator)
+    if seed is not None:
+        if generator is not None:
+            raise InputDataError("Expected `generator` or `seed`, but got both.")
+        return torch.Generator().manual_seed(check_count("seed", seed, 2**63 - 1))
     if generator is None:
         generator = torch.Generator()
         generator.seed()
