@@ -109,6 +109,10 @@ PROJECTS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
                 "class",
                 "acquisition.html#$",
             ),
+            "botorch.acquisition.analytic.AnalyticAcquisitionFunction": (
+                "class",
+                "acquisition.html#$",
+            ),
             "botorch.acquisition.analytic.UpperConfidenceBound": (
                 "class",
                 "acquisition.html#$",

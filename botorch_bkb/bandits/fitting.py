@@ -14,6 +14,7 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from botorch.exceptions.warnings import BotorchWarning
 from botorch.models.transforms import ChainedOutcomeTransform, Normalize, Standardize
+from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.models.utils.gpytorch_modules import (
     get_gaussian_likelihood_with_lognormal_prior,
@@ -271,7 +272,7 @@ class Fitter:
             return points.with_numbers(scaled)
         return (points - self._low) / self._width
 
-    def input_transform(self) -> Normalize | None:
+    def input_transform(self) -> InputTransform | None:
         """Return :meth:`to_features` as BoTorch's transform; or None."""
         if not self.learns_kernel:
             return None

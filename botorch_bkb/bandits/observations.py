@@ -144,20 +144,32 @@ class LogWarpOutcome(OutcomeTransform):
     def forward(
         self, Y: Tensor, Yvar: Tensor | None = None, X: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
+        """Return warped rewards, and their noise variances if there are some."""
         noise = torch.zeros_like(Y) if Yvar is None else Yvar
         values, noise = self.warp.measured(self.sign * Y, noise)
         return self.sign * values, None if Yvar is None else noise
 
     @override
+    def untransform(
+        self, Y: Tensor, Yvar: Tensor | None = None, X: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Undo :meth:`forward`."""
+        rewards = self.warp.undo(self.sign * Y)
+        if Yvar is not None:
+            Yvar = Yvar / self.warp.measured(rewards, torch.ones_like(Y))[1]
+        return self.sign * rewards, Yvar
+
+    @override
     def untransform_posterior(
         self, posterior: Posterior, X: Tensor | None = None
-    ) -> TransformedPosterior:
-        sign, warp = self.sign, self.warp
+    ) -> Posterior:
+        """Return the posterior of rewards, given that of warped ones."""
+        undo_moments = self.warp.undo_moments
         return TransformedPosterior(
             posterior,
-            lambda values: sign * warp.undo(sign * values),
-            lambda mean, _: sign * warp.undo(sign * mean),
-            lambda mean, variance: warp.undo_moments(sign * mean, variance)[1],
+            lambda values: self.untransform(values)[0],
+            lambda mean, _: self.untransform(mean)[0],
+            lambda mean, variance: undo_moments(self.sign * mean, variance)[1],
         )
 
 

@@ -167,6 +167,11 @@ def test_new_observations_are_transformed_as_the_others():
     step = 1e-6
     slope = model.outcome_transform(SKEWED[:, None] + step)[0] - y
     torch.testing.assert_close(noise, (slope / step).square(), rtol=1e-4, atol=0.0)
+    told = bandit.observed_arms  # the least reward bounds what is undone
+    again, ones = model.outcome_transform.untransform(y[told], noise[told])
+    torch.testing.assert_close(again, SKEWED[told, None])
+    torch.testing.assert_close(ones, torch.ones_like(again))
+    assert model.loo_posterior().mean.shape == (bandit.num_pulls, 1, 1)
 
 
 def test_without_results_or_with_drift_there_is_none():
