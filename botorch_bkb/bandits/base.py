@@ -99,6 +99,7 @@ class Bandit(ABC):
         fitter, pulls = self._surrogate.fitter, self._observations
         learned = ["kernel"] * fitter.learns_kernel
         learned += ["noise"] * (fitter.given_noise is None)
+        learned += ["drift"] * (getattr(fitter, "given_rate", 0.0) is None)
         goal = f", goal={self.goal!r}" if hasattr(self, "goal") else ""
         return (
             f"{type(self).__name__}({pulls.num_arms:,} {self._pulled}, "

@@ -85,6 +85,8 @@ def test_a_bandit_prints_what_it_is():
         "BoxBandit(2 points, 0 results, 2 pending, maximize=False, learns noise)"
     )
     assert repr(make_bandit(TVGPUCB)).endswith("maximize=True, learns nothing)")
+    drifting = make_bandit(GPBandit, forgetting_rate="learn")
+    assert repr(drifting).endswith("goal='regret', learns drift)")
 
 
 @each(ALL_BANDITS)
