@@ -14,6 +14,7 @@ from botorch.acquisition.analytic import (
 )
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
+from botorch.models import ModelListGP
 from botorch.models.model import Model
 from botorch.posteriors.gpytorch import GPyTorchPosterior
 from botorch.utils.probability.utils import ndtr, phi
@@ -227,6 +228,9 @@ class BatchUpperConfidenceBound(ScheduledUpperConfidenceBound):
 @torch.no_grad()
 def condition_on_means(model: AnyModel, X: Tensor) -> AnyModel:
     """Return ``model`` after observing its own posterior mean at each row of ``X``."""
+    if isinstance(model, ModelListGP):
+        parts: Any = model.models
+        return cast(AnyModel, ModelListGP(*(condition_on_means(m, X) for m in parts)))
     # Evaluating the posterior also fills the caches that conditioning needs.
     Y = cast(GPyTorchPosterior, model.posterior(X)).mean  # n x 1
     options: dict[str, Any] = {}
@@ -235,7 +239,7 @@ def condition_on_means(model: AnyModel, X: Tensor) -> AnyModel:
     likelihood: Any = getattr(model, "likelihood", None)
     if isinstance(likelihood, FixedNoiseGaussianLikelihood):
         # As in BoTorch's `fantasize`: the average training noise, in outcome space.
-        options["noise"] = likelihood.noise.mean().expand(Y.shape)
+        options["noise"] = likelihood.noise.mean(dim=-1).expand(Y.shape)
     # Of the same class.
     return cast(AnyModel, model.condition_on_observations(X=X, Y=Y, **options))
 
@@ -353,15 +357,13 @@ class DiscreteKnowledgeGradient(AnalyticAcquisitionFunction):
         return rise.reshape(X.shape[:-2])
 
 
-def _rise_from_steeper(
-    a: Tensor,  # C
-    b: Tensor,  # n x C
-) -> Tensor:  # n
+def _rise_from_steeper(a: Tensor, b: Tensor) -> Tensor:
     r"""Return what lines steeper than the best add to ``E max_j (a_j + b_j Z)``.
 
-    The upper envelope of the lines ``a_j + b_j z`` is followed from the best ``a`` on,
-    ``z >= 0``. Its next line is the steeper one that is met first, at ``c``; it adds
-    its extra slope times ``E max(Z - c, 0) = phi(c) - c Phi(-c)``.
+    The upper envelope of ``C`` lines ``a_j + b_j z`` (``b``: ``n x C``) is followed
+    from the best ``a`` on, ``z >= 0``. Its next line is the steeper one that is met
+    first, at ``c``. It adds its extra slope times ``E max(Z - c, 0) = phi(c) - c
+    Phi(-c)``.
     """
     line = a.argmax().expand(len(b), 1)
     rise = torch.zeros_like(b[:, :1])

@@ -16,6 +16,7 @@ from botorch.exceptions.errors import (
 from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.transforms import Normalize
 from botorch.utils.datasets import SupervisedDataset
+from gpytorch.kernels import RBFKernel
 
 import botorch_bkb.acquisition.input_constructors  # noqa: F401
 from botorch_bkb.acquisition import (
@@ -30,6 +31,7 @@ from botorch_bkb.models import SingleTaskDTCGP
 from tests.acquisition import (
     exact_moments,
     fixed_gp,
+    LENGTHSCALE,
     NOISE,
     rbf_gram,
     standardized_data,
@@ -122,38 +124,48 @@ def test_the_ratio_threshold_is_that_of_bbkb():
         BatchUpperConfidenceBound(model, 1.0, ratio_threshold=0.5)
 
 
-def test_a_number_of_deviations_takes_any_model_and_transform():
-    """Two outputs, one of them of known noise; `beta` is as BoTorch's."""
+def two_outputs(as_list):
+    """Return a model whose outputs are Y and X's sum, of known noises .1 and .3."""
     X, Y = standardized_data(10)
-    noisy = SingleTaskGP(X, Y, torch.rand_like(Y) + 0.1, outcome_transform=None)
-    model = ModelListGP(fixed_gp(X, Y), noisy)
+    Y = torch.cat([Y, X.sum(dim=-1, keepdim=True)], dim=-1)
+    noise = torch.tensor([0.1, 0.3], dtype=torch.float64).expand(10, 2)
+    options = {"outcome_transform": None}
+    if not as_list:
+        options["covar_module"] = RBFKernel(batch_shape=torch.Size([2])).double()
+        return SingleTaskGP(X, Y, noise, **options)
+    data = (X, Y[:, :1], noise[:, :1]), (X, Y[:, 1:], noise[:, 1:])
+    kernel = RBFKernel().double()
+    options["covar_module"] = kernel
+    return ModelListGP(*(SingleTaskGP(*part, **options) for part in data))
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_a_number_of_deviations_takes_any_model_and_transform(as_list):
+    model = two_outputs(as_list)
     weights = torch.tensor([0.4, -2.0], dtype=torch.float64)
     transform = ScalarizedPosteriorTransform(weights)
     options = {"model": model, "posterior_transform": transform, "maximize": False}
     acqf = ScheduledUpperConfidenceBound(confidence=0.3, **options)
-    stock = UpperConfidenceBound(beta=torch.tensor(0.09, dtype=torch.double), **options)
+    beta = torch.tensor(0.09, dtype=torch.float64)
+    stock = UpperConfidenceBound(beta=beta, **options)
     np.testing.assert_allclose(scores(acqf), scores(stock), rtol=1e-12)
     with pytest.raises(UnsupportedError, match="pass a number of posterior standard"):
         _ = acqf.confidence_width
     with pytest.raises(UnsupportedError, match="an unbatched exact or DTC GP with one"):
         ScheduledUpperConfidenceBound(confidence=PracticalBKBWidth(), **options)
-
-
-def test_pending_points_work_with_known_noise_and_a_number():
-    X, Y = standardized_data(10)
-    noise = torch.full_like(Y, NOISE)
-    noise[:5] /= 2
-    fixed = fixed_gp(X, Y)
-    options = {"covar_module": fixed.covar_module, "mean_module": fixed.mean_module}
-    model = SingleTaskGP(X, Y, noise, outcome_transform=None, **options)
-    acqf = BatchUpperConfidenceBound(model, 1.5, X_pending=PENDING)
-    K = rbf_gram(torch.cat([X, PENDING]).numpy(), torch.cat([X, PENDING]).numpy())
-    noises = torch.cat([noise, noise.mean().expand(len(PENDING), 1)]).numpy()[:, 0]
-    k = rbf_gram(np.vstack([X, PENDING]), TEST_X.numpy())
-    variance = 1 - (k * np.linalg.solve(K + np.diag(noises), k)).sum(0)
-    n = len(X)
-    mean = k[:n].T @ np.linalg.solve(K[:n, :n] + np.diag(noises[:n]), Y.numpy())[:, 0]
-    np.testing.assert_allclose(scores(acqf), mean + 1.5 * variance**0.5, atol=1e-6)
+    # Pending points have the noise of each output.
+    acqf = BatchUpperConfidenceBound(confidence=0.3, X_pending=PENDING, **options)
+    both = torch.cat([standardized_data(10)[0], PENDING])
+    unit = LENGTHSCALE / RBFKernel().lengthscale.item()
+    both, points = both.numpy() * unit, TEST_X.numpy() * unit
+    K, k = rbf_gram(both, both), rbf_gram(both, points)
+    variance = sum(
+        w**2 * (1 - (k * np.linalg.solve(K + noise * np.eye(15), k)).sum(0))
+        for w, noise in ((0.4, 0.1), (-2.0, 0.3))
+    )
+    mean = stock._mean_and_sigma(TEST_X.unsqueeze(-2))[0].squeeze(-1)
+    expected = -mean.detach().numpy() + 0.3 * np.sqrt(variance)
+    np.testing.assert_allclose(scores(acqf), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("as_column", [False, True])
