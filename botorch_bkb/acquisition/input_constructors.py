@@ -66,18 +66,10 @@ def _register(
                 "suggest pending points again, but got some. Use "
                 "BatchUpperConfidenceBound."
             )
-        inputs = {
-            "model": model,
-            "posterior_transform": posterior_transform,
-            "X_pending": X_pending,
-            "confidence": width() if confidence is None and width else confidence,
-            "num_arms": num_arms,
-            "maximize": maximize,
-            "decision_time": decision_time,
-            "ratio_threshold": ratio_threshold,
-            "choices": choices,
-        }
-        return {name: value for name, value in inputs.items() if name in accepted}
+        if confidence is None and width is not None:
+            confidence = width()
+        inputs = locals()
+        return {name: inputs[name] for name in accepted if name in inputs}
 
 
 _register(ScheduledUpperConfidenceBound, PracticalBKBWidth)
