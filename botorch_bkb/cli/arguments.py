@@ -394,7 +394,7 @@ class SuggestOptions(TableOptions, RunOptions):
 
     @property
     def outcome_columns(self) -> list[str]:
-        """The columns of results: the reward's, or those of the objectives."""
+        """The columns of results, that of the reward or those of the objectives."""
         return [name for name, _ in self.objective] or [self.reward]
 
     @property
@@ -404,7 +404,7 @@ class SuggestOptions(TableOptions, RunOptions):
 
     @property
     def reward_label(self) -> str:
-        """The name of the reward: the result, its logarithm, or the score."""
+        """The name of the reward, which is the result, its logarithm, or the score."""
         if self.objective:
             return "score"
         return f"log10({self.reward})" if self.log_reward else self.reward
