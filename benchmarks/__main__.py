@@ -16,6 +16,7 @@ from benchmarks.record import Record
 
 NAMES = (
     "figures",
+    "inducing",
     "practice",
     "practice_ax",
     "practice_box",

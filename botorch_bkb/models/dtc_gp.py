@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
@@ -13,6 +14,7 @@ from botorch.exceptions.errors import (
     UnsupportedError,
 )
 from botorch.exceptions.warnings import InputDataWarning
+from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
@@ -25,6 +27,7 @@ from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import Likelihood
 from gpytorch.means import Mean
+from gpytorch.mlls import MarginalLogLikelihood
 from linear_operator.operators import DiagLinearOperator
 from torch import nn, Tensor
 from typing_extensions import override
@@ -34,11 +37,16 @@ from botorch_bkb.checks import (
     check_columns,
     check_modules,
     check_numbers,
+    check_size,
     check_tensors,
     check_training_data,
+    is_integer,
 )
 from botorch_bkb.models.utils.draws import as_generator, draw_uniforms
 from botorch_bkb.models.utils.leverage_scores import (
+    INCLUSION,
+    Inclusion,
+    leverage_pivots,
     log_exclusion,
     RESAMPLING,
     Resampling,
@@ -58,6 +66,13 @@ from botorch_bkb.models.utils.prediction import (
     train_noise,
 )
 from botorch_bkb.models.utils.rows import covers, find_replicates, sum_replicates
+
+
+# Inducing points by number are chosen among so many times as many random ones.
+CANDIDATES = 5
+# From this share of the unique inputs on, factorization and prediction take as long as
+# those of the exact GP.
+MAX_SPARSE_SHARE = 0.4
 
 
 class SingleTaskDTCGP(SingleTaskGP):
@@ -99,7 +114,7 @@ class SingleTaskDTCGP(SingleTaskGP):
         train_X: Tensor,
         train_Y: Tensor,
         train_Yvar: Tensor | None = None,
-        inducing_points: Tensor | None = None,
+        inducing_points: Tensor | int | None = None,
         likelihood: Likelihood | None = None,
         covar_module: Kernel | None = None,
         mean_module: Mean | None = None,
@@ -112,8 +127,7 @@ class SingleTaskDTCGP(SingleTaskGP):
             train_X: An ``n x d`` tensor of training features; rows may repeat.
             train_Y: An ``n x 1`` tensor of training observations.
             train_Yvar: An optional ``n x 1`` tensor of observed noise variances.
-            inducing_points: An ``m x d`` tensor in the units of ``train_X``. If
-                omitted, all unique training inputs: the exact GP.
+            inducing_points: As in :meth:`set_inducing_points`.
             likelihood: Any Gaussian one of one output.
             covar_module: Any GPyTorch kernel.
             mean_module: As in ``SingleTaskGP``.
@@ -144,9 +158,11 @@ class SingleTaskDTCGP(SingleTaskGP):
         )
         # Not persistent: part of the extra state, whatever the number of points.
         self.register_buffer("_inducing_points", None, persistent=False)
+        self._num_inducing: int | None = None
         self._uniforms: dict[tuple[float, ...], float] = {}
         if inducing_points is not None:
             self.set_inducing_points(inducing_points)
+            self.train()
 
     @override
     def get_extra_state(self) -> Tensor:
@@ -163,8 +179,9 @@ class SingleTaskDTCGP(SingleTaskGP):
         rows = state[..., :-1][~is_inducing].to(X.device).float()
         is_unbatched = self.train_inputs[0].dim() == state.dim() == 2
         if is_unbatched and torch.equal(rows, X.float()):
-            S = state[is_inducing, :-1]
+            S, number = state[is_inducing, :-1], self._num_inducing
             self.set_inducing_points(S if len(S) else None)
+            self._num_inducing = number  # for the next fit
 
     @override
     def _load_from_state_dict(
@@ -189,44 +206,95 @@ class SingleTaskDTCGP(SingleTaskGP):
         train_X = self._unbatched(self._raw_train_X)
         return train_X[find_replicates(train_X).first.sort().values]
 
-    def set_inducing_points(self, inducing_points: Tensor | None) -> None:
+    def set_inducing_points(self, inducing_points: Tensor | int | None) -> None:
         """Replace the inducing points.
 
         Args:
-            inducing_points: An ``m x d`` tensor in the units of ``train_X``; None for
-                all unique training inputs, the exact GP.
+            inducing_points: An ``m x d`` tensor in the units of ``train_X``; how many
+                training inputs to choose, now and after each ``fit_gpytorch_mll``; None
+                for all unique training inputs, the exact GP.
 
         Raises:
             BotorchTensorDimensionError: If the shape is not ``m x d`` with ``m >= 1``.
-            InputDataError: If they are not finite.
+            InputDataError: If they are not finite, or the number is not positive.
             UnsupportedError: If this is a fantasy model.
         """
-        check_tensors(inducing_points=inducing_points)
-        train_X = self._unbatched(self._raw_train_X)
-        if inducing_points is not None:
-            shape, d = inducing_points.shape, train_X.shape[-1]
+        train_X, number = self._unbatched(self._raw_train_X), None
+        S: Any = inducing_points
+        if is_integer(S):
+            check_size("inducing_points", S)
+            number, rows = int(S), self._random_rows(CANDIDATES * S)
+            self.set_inducing_points(train_X[rows[:S]])
+            S = train_X[self._pivots(rows, S)] if len(rows) > S else None
+        check_tensors(inducing_points=S)
+        if S is not None:
+            shape, d = S.shape, train_X.shape[-1]
             if len(shape) != 2 or shape[0] == 0 or shape[1] != d:
                 raise BotorchTensorDimensionError(
                     f"Expected `inducing_points` of shape m x {d} with at least one "
                     f"row, but got {tuple(shape)}. Pass None to use every unique "
                     "training input."
                 )
-            check_numbers(inducing_points=inducing_points)
-            inducing_points = inducing_points.to(train_X)
-        self._inducing_points = inducing_points
+            check_numbers(inducing_points=S)
+            S = S.to(train_X)
+        self._inducing_points, self._num_inducing = S, number
         self.prediction_strategy = None
+
+    def _random_rows(self, size: int) -> Tensor:
+        """Return at most ``size`` distinct training rows, the same at each call."""
+        first = find_replicates(self._raw_train_X).first
+        stream = torch.Generator().manual_seed(0)
+        return first[torch.randperm(len(first), generator=stream)[:size].to(first)]
+
+    @torch.no_grad()
+    def _pivots(self, rows: Tensor, size: int) -> Tensor:
+        """Choose some of a few distinct training rows by pivoted Cholesky.
+
+        A point matters more where the function is far from the prior mean: leverages
+        are multiplied by ``k(x, x) + mean(x)^2``, with the present centered mean.
+        """
+        X, W = self._unbatched_inputs(), 1 / self._train_noise
+        inverse, first = find_replicates(X)
+        W, X = sum_replicates(W, inverse, len(first))[inverse[rows]], X[rows]
+        mean = self._posterior_factors()(X.unsqueeze(-2)).mean.squeeze(-1)
+        W = W * (self.covar_module(X, diag=True) + mean.square())
+        return rows[leverage_pivots(self.covar_module, X, W, size).sort().values]
+
+    @property
+    def custom_fit(self) -> Callable[..., MarginalLogLikelihood]:
+        """What ``fit_gpytorch_mll`` calls if the inducing points are a number.
+
+        It fits with random ones: the likelihood of chosen ones overrates the noise.
+        """
+        number = self._num_inducing
+        if number is None:
+            raise AttributeError("custom_fit")
+
+        def fit(mll: MarginalLogLikelihood, **options: Any) -> MarginalLogLikelihood:
+            is_exact, rows = self._inducing_points is None, self._random_rows(number)
+            self.set_inducing_points(None if is_exact else self._raw_train_X[rows])
+            try:
+                return fit_gpytorch_mll(mll, **options)
+            finally:
+                self.set_inducing_points(number)
+
+        return fit
 
     def resample_inducing_points(
         self,
         oversampling: float = 2.0,
         generator: torch.Generator | None = None,
         resampling: Resampling = "independent",
+        max_inducing: int | None = None,
+        inclusion: Inclusion = "per_pull",
+        scores: Tensor | None = None,
     ) -> None:
         r"""Draw new inducing points by ridge leverage scores.
 
         Every pull (row of the training data) is kept with probability
         ``min(1, oversampling * var(x) / noise)``: algorithm BKB of
-        [calandriello2019bkb]_. If none is kept, the one of the largest score is.
+        [calandriello2019bkb]_. If none is kept, the one of the largest score is. If
+        more than 40 % of the unique inputs are kept, all are: the exact GP is as fast.
 
         Args:
             oversampling: q-bar; 2 in the BBKB paper's experiments, for Theorem 1
@@ -235,24 +303,44 @@ class SingleTaskDTCGP(SingleTaskGP):
             resampling: ``"independent"``, fresh numbers, as the theorems assume, or
                 ``"coupled"``, the number first drawn for each input: the set then
                 changes little from call to call.
+            max_inducing: A ceiling. Of more points, pivoted Cholesky chooses so many.
+            inclusion: ``"per_pull"`` as above; ``"merged"``, as in the authors' code:
+                an input counts as one row with the sum of its pulls' scores.
+            scores: The ``n`` leverage scores; None for this model's. The papers' are of
+                the model before: ``previous.leverage_scores(train_X)``.
 
         Raises:
             InputDataError: If an argument is out of range.
+            BotorchTensorDimensionError: If there is not a score per training input.
         """
         check_choice("resampling", resampling, RESAMPLING)
-        scores = self.leverage_scores()  # n
-        train_X = self._raw_train_X
+        check_choice("inclusion", inclusion, INCLUSION)
+        check_tensors(scores=scores)
+        check_numbers(scores=scores)
+        train_X = self._unbatched(self._raw_train_X)
+        scores = self.leverage_scores() if scores is None else scores.to(train_X)
+        if scores.shape != train_X.shape[:1]:
+            raise BotorchTensorDimensionError(
+                f"Expected `scores` of shape {len(train_X)}, one per training input, "
+                f"but got {tuple(scores.shape)}. Use `leverage_scores(train_X)`."
+            )
         inverse, first = find_replicates(train_X)
+        most = len(first) if max_inducing is None else max_inducing
+        check_size("max_inducing", most)
         log_miss = log_exclusion(scores, oversampling)
         kept = -torch.expm1(sum_replicates(log_miss, inverse, len(first)))
+        if inclusion == "merged":
+            kept = oversampling * sum_replicates(scores, inverse, len(first))
         # In single precision, on which the draws of a seed depend.
         uniforms = draw_uniforms(len(first), as_generator(generator), torch.float32)
         if resampling == "coupled":
             rows, known = train_X[first].tolist(), self._uniforms
             pairs = zip(map(tuple, rows), uniforms.tolist(), strict=True)
             uniforms = torch.tensor([known.setdefault(*pair) for pair in pairs])
-        drawn = sample_inducing_indices(kept, scores[first], uniforms.to(scores))
-        self.set_inducing_points(train_X[first[drawn]])
+        drawn = first[sample_inducing_indices(kept, scores[first], uniforms.to(scores))]
+        drawn = self._pivots(drawn, most) if len(drawn) > most else drawn
+        is_cheap = len(drawn) <= MAX_SPARSE_SHARE * len(first)
+        self.set_inducing_points(train_X[drawn] if is_cheap else None)
 
     def leverage_scores(
         self, X: Tensor | None = None, Yvar: Tensor | None = None

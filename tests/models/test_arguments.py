@@ -45,6 +45,8 @@ MANY_NOISES = GaussianLikelihood(batch_shape=PAIR)
         ({"inducing_points": "all"}, InputDataError, "`inducing_points` to be a den"),
         ({"inducing_points": X / 0}, InputDataError, "`inducing_points` without"),
         ({"inducing_points": X[:, :1]}, BotorchTensorDimensionError, "of shape m x 2"),
+        ({"inducing_points": 0}, InputDataError, "an integer of at least 1"),
+        ({"inducing_points": True}, InputDataError, "`inducing_points` to be a den"),
         ({"inducing_points": X[:0]}, BotorchTensorDimensionError, "at least one row"),
         ({"covar_module": "rbf"}, InputDataError, "class Kernel, but got 'rbf'"),
         (
@@ -117,6 +119,15 @@ def wrong_calls():  # not checked by mypy, which would refuse them too
             lambda: model().resample_inducing_points(resampling="same"),
             "`resampling` to be 'independent'",
         ),
+        (
+            lambda: model().resample_inducing_points(max_inducing=0),
+            "`max_inducing` to be an integer of at least 1",
+        ),
+        (
+            lambda: model().resample_inducing_points(inclusion="all"),
+            "`inclusion` to be 'merged'",
+        ),
+        (lambda: model().resample_inducing_points(scores=[1.0]), "`scores` to be a d"),
         (lambda: model().leverage_scores(X.tolist()), "`X` to be a dense tensor"),
         (
             lambda: model().condition_on_observations(X[:1], Y[:1], noise="0.1"),

@@ -13,8 +13,9 @@ from botorch.acquisition import (
     UpperConfidenceBound,
 )
 from botorch.acquisition.knowledge_gradient import qKnowledgeGradient
-from botorch.exceptions.errors import UnsupportedError
+from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
 from botorch.exceptions.warnings import InputDataWarning
+from botorch.fit import fit_gpytorch_mll
 from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.kernels.orthogonal_additive_kernel import OrthogonalAdditiveKernel
 from botorch.models.transforms import Normalize
@@ -22,7 +23,7 @@ from botorch.optim import optimize_acqf, optimize_acqf_discrete
 from botorch.sampling.normal import SobolQMCNormalSampler
 from botorch.utils.datasets import SupervisedDataset
 from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel, ScaleKernel
-from gpytorch.means import ZeroMean
+from gpytorch.means import ConstantMean, ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from botorch_bkb.models import SingleTaskDTCGP
@@ -382,6 +383,99 @@ def test_resampling_keeps_inputs_with_the_stated_probabilities(generator):
         draws.append(model.inducing_points)
     assert len(draws[0]) < 30
     assert torch.equal(*draws)
+
+
+def test_resampling_knows_both_laws_a_ceiling_and_earlier_scores(generator):
+    X, Y = make_data(generator, n=100, repeats=60)
+    unique, inverse = torch.unique(X, dim=0, return_inverse=True)
+    counts = torch.bincount(inverse)
+    model = plain_model(X, Y, make_kernel("smooth"), noise=0.3)
+    previous = plain_model(X[:30], Y[:30], make_kernel("smooth"), noise=0.3)
+    scores = previous.leverage_scores(X)
+    kept = counts * 2 * previous.leverage_scores(unique)
+    drawn = torch.rand(100, generator=torch.Generator().manual_seed(1)) < kept
+    assert 20 < drawn.sum() <= 40
+    options = {"inclusion": "merged", "scores": scores}
+    model.resample_inducing_points(2, torch.Generator().manual_seed(1), **options)
+    assert torch.equal(model.inducing_points, unique[drawn])
+    options["max_inducing"] = 15
+    model.resample_inducing_points(2, torch.Generator().manual_seed(1), **options)
+    assert len(model.inducing_points) == 15
+    assert len(torch.cat([model.inducing_points, unique[drawn]]).unique(dim=0)) == (
+        drawn.sum()
+    )
+    # Exact if sparse would predict as slowly.
+    model.resample_inducing_points(1e3, scores=scores)
+    assert len(model.inducing_points) == 100
+    with pytest.raises(BotorchTensorDimensionError, match=r"shape 190.*got \(20,\)"):
+        model.resample_inducing_points(scores=scores[:20])
+
+
+def test_inducing_points_by_number_are_the_pivots_of_the_reference(generator):
+    """Among random inputs, by leverage times the second moment of the function."""
+    X, Y = make_data(generator)
+    unique, inverse = torch.unique(X, dim=0, return_inverse=True)
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(0))
+    for mean_module in (ZeroMean(), ConstantMean().double()):
+        kernel, options = make_kernel("rbf"), {"mean_module": mean_module}
+        if isinstance(mean_module, ConstantMean):
+            mean_module.constant.data.fill_(0.7)
+        model = plain_model(X, Y, kernel, **options)
+        constant = mean_module(X[:1]).item()
+        model.set_inducing_points(7)
+        candidates = unique[order[:35]]
+        mean, _ = dense_answer(
+            kernel, X, Y - constant, candidates[:7], candidates, 0.05
+        )
+        counts = torch.bincount(inverse)[order[:35]].numpy()
+        weights = counts * (1 + mean**2)
+        chosen = [
+            int((candidates == point).all(-1).nonzero())
+            for point in model.inducing_points
+        ]
+        K, ordered = gram_matrix(kernel, candidates), []
+        for _ in range(7):
+            S = np.array(ordered, dtype=int)
+            known = K[:, S] @ np.linalg.solve(K[np.ix_(S, S)], K[S])
+            ordered.append(int((weights * np.diag(K - known)).argmax()))
+        assert sorted(ordered) == sorted(chosen)
+
+
+@pytest.mark.parametrize("known_noise", [False, True])
+def test_a_fit_chooses_inducing_points_by_number_again(known_noise, generator):
+    X, Y = make_data(generator)
+    Yvar = torch.full_like(Y, 0.01) if known_noise else None
+    options = {"train_Yvar": Yvar, "input_transform": Normalize(3)}
+    model = SingleTaskDTCGP(X, Y, inducing_points=8, **options)
+    assert model.training
+    before = model.inducing_points
+    mll = fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+    assert not mll.training
+    unique = torch.unique(X, dim=0)
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(0))
+    options["input_transform"] = Normalize(3)
+    plain = SingleTaskDTCGP(X, Y, inducing_points=unique[order[:8]], **options)
+    fit_gpytorch_mll(ExactMarginalLogLikelihood(plain.likelihood, plain))
+    torch.testing.assert_close(
+        model.covar_module.lengthscale, plain.covar_module.lengthscale
+    )
+    plain.set_inducing_points(8)
+    assert torch.equal(model.inducing_points, plain.inducing_points)
+    assert not torch.equal(model.inducing_points, before)
+    # A loaded model chooses again after its next fit, and a tensor stays.
+    options["input_transform"] = Normalize(3)
+    loaded = SingleTaskDTCGP(X, Y, inducing_points=8, **options)
+    loaded.load_state_dict(model.state_dict())
+    assert torch.equal(loaded.inducing_points, model.inducing_points)
+    assert hasattr(loaded, "custom_fit")
+    loaded.set_inducing_points(model.inducing_points)
+    assert not hasattr(loaded, "custom_fit")
+    # Not more than the unique inputs: the exact GP.
+    model.set_inducing_points(41)
+    exact = SingleTaskGP(X, Y, Yvar, input_transform=Normalize(3))
+    exact.covar_module, exact.mean_module = model.covar_module, model.mean_module
+    exact.likelihood = model.likelihood
+    assert_same_posterior(model.posterior(X[:3]), exact.posterior(X[:3]), 1e-8)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,142 @@
+"""Which training inputs should be the inducing points of `SingleTaskDTCGP`?
+
+Of five tables, up to 4,000 rows train (two thirds of small tables), 2,000 others test.
+All choices have the hyperparameters that `fit_gpytorch_mll` learns with a number.
+
+- `number`: `inducing_points=300`, pivots weighted by the function, of 1,500 random rows;
+- `pivots`: pivoted Cholesky of all rows;
+- `leverage`: drawn by their leverage scores given the random ones;
+- `random`: drawn uniformly;
+- `exact`: all of them.
+
+`rmse` is in standard deviations of the target, `coverage` the share of targets in their
+95 % intervals, `log_density` their mean, `seconds` the time to choose points and to
+predict; in the row `fit, number` also to fit. `--page` makes the docs' table, means
+over seeds, from `benchmarks/results`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+import torch
+from botorch.fit import fit_gpytorch_mll
+from gpytorch.mlls import ExactMarginalLogLikelihood
+from torch import Tensor
+from torch.distributions import Normal
+
+from benchmarks.pools import as_pool, Pool, REWARD, smoke_pools, SOURCES
+from benchmarks.record import PAGE, print_table, Record, RESULTS, write_page_table
+from benchmarks.rows import add_run_arguments, RowFile
+from botorch_bkb.models import SingleTaskDTCGP
+from botorch_bkb.models.utils.leverage_scores import leverage_pivots
+from botorch_bkb.test_functions import datasets
+
+
+FILE = "inducing.csv"
+NUM_TRAIN, NUM_TEST = 4000, 2000
+
+
+class Run(NamedTuple):
+    """What one run is of; the first columns of its rows."""
+
+    data: str
+    size: int
+    seed: int
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add options."""
+    add_run_arguments(parser, 2)
+    parser.add_argument("--size", type=int, default=300, help="of inducing points")
+
+
+def run(args: argparse.Namespace, record: Record) -> None:
+    """Play what is left; print means over seeds."""
+    pools = {} if args.page else smoke_pools() if args.smoke else load_tables()
+    size = 10 if args.smoke else args.size
+    wanted = [Run(name, size, seed) for name in pools for seed in range(args.seeds)]
+    rows = RowFile((RESULTS if args.page else record.folder) / FILE, Run._fields)
+    rows.play_missing(
+        wanted, lambda one: play(pools[one.data], one), record.origin, again=args.again
+    )
+    measures = ["rmse", "coverage", "log_density", "seconds"]
+    groups = rows.table().groupby(["data", "size", "points"], sort=False)
+    table = groups[measures].mean().reset_index()
+    print_table(table)
+    if args.page:
+        write_page_table(table, PAGE, "inducing")
+
+
+def load_tables() -> dict[str, Pool]:
+    """Load the tables; the features of a temperature are its place and time."""
+    folder = Path(os.environ.get(datasets.DATA_VARIABLE, ""))
+    table = datasets.load_intel_temperature().reset_index()
+    table = table.melt(["day", "hour"], var_name="sensor", value_name=REWARD)
+    table["sensor"] = table["sensor"].astype(int)
+    place = pd.read_csv(folder / "intel_locations.csv")[["sensor", "x_m", "y_m"]]
+    tables = {
+        "abalone": datasets.load_abalone().rename(columns={"rings": REWARD}),
+        "cadata": datasets.load_cadata().rename(columns={"median_house_value": REWARD}),
+        "temperatures": table.merge(place).drop(columns="sensor"),
+        **{name: SOURCES[name].load() for name in ("hplc", "hpobench_segment")},
+    }
+    return {name: as_pool(name, table) for name, table in tables.items()}
+
+
+def play(pool: Pool, one: Run) -> pd.DataFrame:
+    """Return errors and seconds of each way to choose points."""
+    generator = torch.Generator().manual_seed(one.seed)
+    low, high = pool.arms.aminmax(dim=0)
+    order = torch.randperm(pool.num_arms, generator=generator)
+    X, y = ((pool.arms - low) / (high - low))[order], pool.rewards[order]
+    num_train = min(NUM_TRAIN, 2 * len(order) // 3)
+    y = (y - y[:num_train].mean()) / y[:num_train].std()
+    test, target = X[num_train:][:NUM_TEST, None], y[num_train:][:NUM_TEST]
+    X, random = X[:num_train], X[: one.size]
+    model = SingleTaskDTCGP(X, y[:num_train, None], inducing_points=one.size)
+
+    def by_leverage() -> Tensor:
+        model.set_inducing_points(random)
+        scores = model.leverage_scores()
+        return X[scores.multinomial(one.size, generator=generator)]
+
+    def fitted() -> int:
+        fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+        return one.size
+
+    def by_pivots() -> Tensor:
+        ones = torch.ones_like(y[:num_train])
+        return X[leverage_pivots(model.covar_module, X, ones, one.size)]
+
+    choices: dict[str, Callable[[], Any]] = {
+        "fit, number": fitted,
+        "number": lambda: one.size,
+        "pivots": by_pivots,
+        "leverage": by_leverage,
+        "random": lambda: random,
+        "exact": lambda: None,
+    }
+    rows = []
+    for name, choose in choices.items():
+        start = time.perf_counter()
+        model.set_inducing_points(choose())
+        with torch.no_grad():
+            said = model.posterior(test, observation_noise=True)
+            density = Normal(said.mean.flatten(), said.variance.flatten().sqrt())
+        seconds = time.perf_counter() - start
+        error = (target - density.mean).abs()
+        measures = {
+            "rmse": error.square().mean().sqrt(),
+            "coverage": (error < 1.96 * density.stddev).double().mean(),
+            "log_density": density.log_prob(target).mean(),
+        }
+        numbers = {key: value.item() for key, value in measures.items()}
+        rows.append({"points": name, **numbers, "seconds": seconds})
+    return pd.DataFrame(rows)
