@@ -2,17 +2,13 @@
 
 Of five tables, up to 4,000 rows train (two thirds of small tables), 2,000 others test.
 All choices have the hyperparameters that `fit_gpytorch_mll` learns with a number.
-
-- `number`: `inducing_points=300`, pivots weighted by the function, of 1,500 random rows;
-- `pivots`: pivoted Cholesky of all rows;
-- `leverage`: drawn by their leverage scores given the random ones;
-- `random`: drawn uniformly;
-- `exact`: all of them.
+`number` is `inducing_points=300`; in the row `fit, number` seconds are also of the fit.
+`pivots` are those of Cholesky without weights, `random` is uniform, `leverage` draws by
+the scores that the random ones give, and `exact` has all points.
 
 `rmse` is in standard deviations of the target, `coverage` the share of targets in their
-95 % intervals, `log_density` their mean, `seconds` the time to choose points and to
-predict; in the row `fit, number` also to fit. `--page` makes the docs' table, means
-over seeds, from `benchmarks/results`.
+95 % intervals, `log_density` their mean, `seconds` the time to choose and to predict.
+`--page` makes the docs' table, means over seeds, from `benchmarks/results`.
 """
 
 from __future__ import annotations
@@ -28,7 +24,6 @@ import pandas as pd
 import torch
 from botorch.fit import fit_gpytorch_mll
 from gpytorch.mlls import ExactMarginalLogLikelihood
-from torch import Tensor
 from torch.distributions import Normal
 
 from benchmarks.pools import as_pool, Pool, REWARD, smoke_pools, SOURCES
@@ -40,35 +35,32 @@ from botorch_bkb.test_functions import datasets
 
 
 FILE = "inducing.csv"
-NUM_TRAIN, NUM_TEST = 4000, 2000
+NUM_TRAIN, NUM_TEST, SIZE = 4000, 2000, 300
 
 
 class Run(NamedTuple):
     """What one run is of; the first columns of its rows."""
 
     data: str
-    size: int
     seed: int
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add options."""
     add_run_arguments(parser, 2)
-    parser.add_argument("--size", type=int, default=300, help="of inducing points")
 
 
 def run(args: argparse.Namespace, record: Record) -> None:
     """Play what is left; print means over seeds."""
     pools = {} if args.page else smoke_pools() if args.smoke else load_tables()
-    size = 10 if args.smoke else args.size
-    wanted = [Run(name, size, seed) for name in pools for seed in range(args.seeds)]
+    wanted = [Run(name, seed) for name in pools for seed in range(args.seeds)]
     rows = RowFile((RESULTS if args.page else record.folder) / FILE, Run._fields)
     rows.play_missing(
         wanted, lambda one: play(pools[one.data], one), record.origin, again=args.again
     )
     measures = ["rmse", "coverage", "log_density", "seconds"]
-    groups = rows.table().groupby(["data", "size", "points"], sort=False)
-    table = groups[measures].mean().reset_index()
+    table = rows.table().groupby(["data", "points"], sort=False)[measures].mean()
+    table = table.reset_index()
     print_table(table)
     if args.page:
         write_page_table(table, PAGE, "inducing")
@@ -92,35 +84,24 @@ def load_tables() -> dict[str, Pool]:
 
 def play(pool: Pool, one: Run) -> pd.DataFrame:
     """Return errors and seconds of each way to choose points."""
-    generator = torch.Generator().manual_seed(one.seed)
+    torch.manual_seed(one.seed)
     low, high = pool.arms.aminmax(dim=0)
-    order = torch.randperm(pool.num_arms, generator=generator)
+    order = torch.randperm(pool.num_arms)
     X, y = ((pool.arms - low) / (high - low))[order], pool.rewards[order]
     num_train = min(NUM_TRAIN, 2 * len(order) // 3)
     y = (y - y[:num_train].mean()) / y[:num_train].std()
     test, target = X[num_train:][:NUM_TEST, None], y[num_train:][:NUM_TEST]
-    X, random = X[:num_train], X[: one.size]
-    model = SingleTaskDTCGP(X, y[:num_train, None], inducing_points=one.size)
+    X, size = X[:num_train], min(SIZE, num_train // 4)
+    model = SingleTaskDTCGP(X, y[:num_train, None], inducing_points=size)
 
-    def by_leverage() -> Tensor:
-        model.set_inducing_points(random)
-        scores = model.leverage_scores()
-        return X[scores.multinomial(one.size, generator=generator)]
-
-    def fitted() -> int:
-        fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
-        return one.size
-
-    def by_pivots() -> Tensor:
-        ones = torch.ones_like(y[:num_train])
-        return X[leverage_pivots(model.covar_module, X, ones, one.size)]
-
+    mll = ExactMarginalLogLikelihood(model.likelihood, model)
+    kernel, weights = model.covar_module, torch.ones(num_train)
     choices: dict[str, Callable[[], Any]] = {
-        "fit, number": fitted,
-        "number": lambda: one.size,
-        "pivots": by_pivots,
-        "leverage": by_leverage,
-        "random": lambda: random,
+        "fit, number": lambda: fit_gpytorch_mll(mll) and size,
+        "number": lambda: size,
+        "pivots": lambda: X[leverage_pivots(kernel, X, weights, size)],
+        "random": lambda: X[:size],
+        "leverage": lambda: X[model.leverage_scores().multinomial(size)],  # of random
         "exact": lambda: None,
     }
     rows = []
