@@ -98,9 +98,8 @@ class SingleTaskDTCGP(SingleTaskGP):
     inputs that loads it keeps its own inducing points.
 
     Example:
-        >>> model = SingleTaskDTCGP(train_X, train_Y)
+        >>> model = SingleTaskDTCGP(train_X, train_Y, inducing_points=300)
         >>> fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
-        >>> model.resample_inducing_points(oversampling=2.0, generator=generator)
         >>> posterior = model.posterior(test_X)
     """
 
