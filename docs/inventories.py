@@ -98,6 +98,10 @@ PROJECTS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
                 "likelihoods.html#gpytorch.likelihoods.Likelihood",
             ),
             "gpytorch.means.mean.Mean": ("class", "means.html#gpytorch.means.Mean"),
+            "gpytorch.mlls.marginal_log_likelihood.MarginalLogLikelihood": (
+                "class",
+                "marginal_log_likelihoods.html#gpytorch.mlls.MarginalLogLikelihood",
+            ),
             "gpytorch.models.gp.GP": ("class", "models.html#gpytorch.models.GP"),
             "gpytorch.priors.prior.Prior": ("class", "priors.html"),
         },
