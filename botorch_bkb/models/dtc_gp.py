@@ -223,7 +223,6 @@ class SingleTaskDTCGP(SingleTaskGP):
         if is_integer(S):
             check_size("inducing_points", S)
             number, rows = int(S), self._random_rows(CANDIDATES * S)
-            self.set_inducing_points(train_X[rows[:S]])
             S = train_X[self._pivots(rows, S)] if len(rows) > S else None
         check_tensors(inducing_points=S)
         if S is not None:
@@ -247,11 +246,12 @@ class SingleTaskDTCGP(SingleTaskGP):
 
     @torch.no_grad()
     def _pivots(self, rows: Tensor, size: int) -> Tensor:
-        """Choose some of a few distinct training rows by pivoted Cholesky.
+        """Choose ``size`` of some distinct training rows by pivoted Cholesky.
 
         A point matters more where the function is far from the prior mean: leverages
-        are multiplied by ``k(x, x) + mean(x)^2``, with the present centered mean.
+        are multiplied by ``k(x, x) + mean(x)^2``, the mean centered and of the first.
         """
+        self.set_inducing_points(self._raw_train_X[rows[:size]])
         X, W = self._unbatched_inputs(), 1 / self._train_noise
         inverse, first = find_replicates(X)
         W, X = sum_replicates(W, inverse, len(first))[inverse[rows]], X[rows]
@@ -337,7 +337,9 @@ class SingleTaskDTCGP(SingleTaskGP):
             pairs = zip(map(tuple, rows), uniforms.tolist(), strict=True)
             uniforms = torch.tensor([known.setdefault(*pair) for pair in pairs])
         drawn = first[sample_inducing_indices(kept, scores[first], uniforms.to(scores))]
-        drawn = self._pivots(drawn, most) if len(drawn) > most else drawn
+        if len(drawn) > most:
+            order = self._random_rows(len(first))
+            drawn = self._pivots(order[torch.isin(order, drawn)], most)
         is_cheap = len(drawn) <= MAX_SPARSE_SHARE * len(first)
         self.set_inducing_points(train_X[drawn] if is_cheap else None)
 
