@@ -5,6 +5,9 @@
   `optimize_acqf_finite`, either with BoTorch's `SingleTaskGP` (`GP`) or with
   `SingleTaskDTCGP` on all observations (`DTC`), whose posterior is the same. `cold`: an
   `ArmPosterior` from nothing, 200 inducing arms; `cached`: after ten more pulls.
+- `batch ...`: 16 of 50,000 choices, d = 10, by a Monte Carlo function of 128 samples,
+  200 results, with the same searches and models. The value is that of the batch by
+  4,096 other samples.
 - `rebuild ...`: the posterior of 200,000 arms from nothing, 200 inducing arms, d = 16,
   with a Matern-5/2 kernel or the kernel that is learned by default.
 - `likelihood`: the marginal likelihood and its gradient, 32,000 rows, 200 inducing.
@@ -36,9 +39,16 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
+from botorch.acquisition.acquisition import AcquisitionFunction
 from botorch.acquisition.analytic import UpperConfidenceBound
+from botorch.acquisition.logei import (
+    qLogExpectedImprovement,
+    qLogNoisyExpectedImprovement,
+)
+from botorch.acquisition.monte_carlo import qUpperConfidenceBound
 from botorch.models import SingleTaskGP
 from botorch.optim.optimize import optimize_acqf_discrete
+from botorch.sampling.normal import SobolQMCNormalSampler
 from botorch.sampling.pathwise import draw_matheron_paths
 from botorch.utils.sampling import manual_seed
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
@@ -164,6 +174,44 @@ def argmax_exact(
         with torch.no_grad():
             point, _ = optimize_acqf_discrete(acqf, q=1, choices=arms)
         return f"arm {int((arms == point).all(dim=-1).nonzero()[0])}"
+
+    return choose
+
+
+def greedy_batch(
+    device: str,
+    num_choices: int,
+    num_observed: int,
+    q: int,
+    function: str,
+    search: str,
+    model_name: str,
+) -> Call:
+    """Choose a batch greedily by a Monte Carlo function: either search and model."""
+    choices = uniform_arms(num_choices, 10).to(device)
+    X = choices[:num_observed]
+    Y = noisy_rewards(X.cpu()).to(device).unsqueeze(-1)
+    new_model = SingleTaskGP if model_name == "GP" else SingleTaskDTCGP
+    model = new_model(X, Y, covar_module=rbf_kernel(X, 0.5), outcome_transform=None)
+    model.likelihood.noise = NOISE_VARIANCE
+
+    def new_function(num_samples: int, seed: int) -> AcquisitionFunction:
+        sampler = SobolQMCNormalSampler(torch.Size([num_samples]), seed=seed)
+        if function == "qUCB":
+            return qUpperConfidenceBound(model, beta=BETA, sampler=sampler)
+        if function == "qLogEI":
+            return qLogExpectedImprovement(model, best_f=Y.max(), sampler=sampler)
+        return qLogNoisyExpectedImprovement(model, X, sampler=sampler)
+
+    def choose() -> str:
+        with torch.no_grad():
+            if search == "finite":
+                batch = choices[
+                    optimize_acqf_finite(new_function(128, 0), choices, q)[0]
+                ]
+            else:
+                batch, _ = optimize_acqf_discrete(new_function(128, 0), q, choices)
+            return f"value {new_function(4096, 1)(batch).item():.4f}"
 
     return choose
 
@@ -353,6 +401,21 @@ for prefix, num_arms in {"": 200_000, "million ": 1_000_000}.items():
     ):
         TASKS[f"{prefix}argmax {name}"] = Task(
             prepare, (num_arms, *sizes), (1000, *small), calls, stock
+        )
+for function in ("qUCB", "qLogEI", "qLogNEI"):
+    for search, model_name in (
+        ("stock", "GP"),
+        ("finite", "GP"),
+        ("stock", "DTC"),
+        ("finite", "DTC"),
+    ):
+        how = function, search, model_name
+        TASKS[f"batch {' '.join(how)}"] = Task(
+            greedy_batch,
+            (50_000, 200, 16, *how),
+            (100, 20, 2, *how),
+            1,
+            f"batch {function} stock {model_name}",
         )
 for name, horizon in {
     "BBKB": 10_000,

@@ -382,7 +382,7 @@ class SingleTaskDTCGP(SingleTaskGP):
         """Return ``log det(I + K / lambda)`` of the pulls, with Nystrom's ``K``."""
         self.eval()
         with torch.no_grad():
-            log_det = self._posterior_factors().log_det
+            log_det = self.factors().log_det
         if log_det.dim():
             self._unbatched_inputs()  # raises
         return log_det.item()
@@ -401,7 +401,7 @@ class SingleTaskDTCGP(SingleTaskGP):
         Returns:
             A posterior of mean and variance ``n x 1 x 1``, without gradient.
         """
-        X, factors = self._unbatched_inputs(), self._posterior_factors()
+        X, factors = self._unbatched_inputs(), self.factors()
         with torch.no_grad(), gpt_posterior_settings():
             if not isinstance(factors, SparsePosterior):
                 return efficient_loo_cv(self, observation_noise).posterior
@@ -455,7 +455,7 @@ class SingleTaskDTCGP(SingleTaskGP):
         (x,) = args
         if x.dim() == 1:
             x = x.unsqueeze(-1)
-        centered = self._posterior_factors()(x)
+        centered = self.factors()(x)
         mean = self.mean_module(x) + centered.mean
         return MultivariateNormal(mean, centered.lazy_covariance_matrix)
 
@@ -465,7 +465,7 @@ class SingleTaskDTCGP(SingleTaskGP):
     ) -> SingleTaskDTCGP:
         """Do what :meth:`condition_on_observations` does, on transformed data."""
         likelihood, noise = observed_noise(self.likelihood, kwargs.get("noise"), inputs)
-        factors = self._posterior_factors()
+        factors = self.factors()
         # As with test caches: gradients only if an argument requires them.
         wanted = inputs.requires_grad or targets.requires_grad
         wanted = wanted or settings.detach_test_caches.off()
@@ -606,7 +606,8 @@ class SingleTaskDTCGP(SingleTaskGP):
         X, S = self._unbatched_inputs(), self._inducing_inputs()
         return None if S is None or covers(S, X) else S
 
-    def _posterior_factors(self) -> DTCPredictionStrategy:
+    def factors(self) -> DTCPredictionStrategy:
+        """Return the factored posterior, computed if it is not known yet."""
         factors = self.prediction_strategy
         # `Module.to` moves data and parameters, not factors.
         if factors is None or (

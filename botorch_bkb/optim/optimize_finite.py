@@ -2,20 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from typing import Any
+
 import torch
 from botorch.acquisition.acquisition import (
     AcquisitionFunction,
     OneShotAcquisitionFunction,
+)
+from botorch.acquisition.analytic import (
+    ExpectedImprovement,
+    LogExpectedImprovement,
+    UpperConfidenceBound,
 )
 from botorch.exceptions.errors import (
     BotorchTensorDimensionError,
     InputDataError,
     UnsupportedError,
 )
+from botorch.optim.parameter_constraints import evaluate_feasibility
 from torch import Tensor
 
-from botorch_bkb.checks import check_available, check_size, check_tensors
-from botorch_bkb.models.utils.rows import Duplicates, find_duplicates
+from botorch_bkb.checks import (
+    check_available,
+    check_indices,
+    check_size,
+    check_tensors,
+)
+from botorch_bkb.models import SingleTaskDTCGP
+from botorch_bkb.models.utils.prediction import KernelFeatures, VarianceBound
+from botorch_bkb.models.utils.rows import (
+    Duplicates,
+    find_duplicates,
+    row_hashes,
+    rows_of_hashes,
+)
+from botorch_bkb.optim.shared_samples import can_share, pending_points, SharedSamples
+
+
+# Analytic functions that rise with the mean or fall with it, and rise with the
+# variance, so that an upper bound of the variance bounds their value.
+RISING = ExpectedImprovement, LogExpectedImprovement, UpperConfidenceBound
+# Bounds pay for more choices than a few chunks.
+MIN_CHUNKS_TO_BOUND = 4
+# By rounding a bound may be smaller than the value, by this relative error at most.
+BOUND_MARGIN = 1e-6
 
 
 @torch.no_grad()
@@ -27,13 +58,25 @@ def optimize_acqf_finite(
     unique: bool = True,
     available: Tensor | None = None,
     chunk_size: int = 2048,
+    X_avoid: Tensor | None = None,
+    inequality_constraints: list[tuple[Tensor, Tensor, float]] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Pick the best of ``A`` choices, or ``q`` of them by sequential greedy choice.
 
     With ``q > 1`` every pick is added to the function's ``X_pending`` before the next;
     afterwards they are as before, also after an error. Equal values, those of identical
-    rows among them, go to the lowest index. The function is evaluated ``q`` times on
-    all available choices, without gradients. Memory: ``O(A)`` numbers and one chunk.
+    rows among them, go to the lowest index. Values have no gradients.
+
+    For Monte Carlo functions, the model predicts the choices once, and all picks share
+    their samples: see :mod:`botorch_bkb.optim.shared_samples`, which also says what a
+    function of your own must do for that. The base samples are drawn once for all
+    ``q`` picks, so values differ by Monte Carlo error from those that the function has
+    with other base samples. Other functions are evaluated ``q`` times on all available
+    choices. Of analytic functions that rise with the variance, the first pick evaluates
+    those choices only whose upper bound may be the largest value, if the model is a
+    :class:`~botorch_bkb.models.SingleTaskDTCGP`.
+
+    Memory: ``O(A)`` numbers and one chunk; with shared samples ``O(A q)``.
 
     Args:
         acq_function: Any BoTorch acquisition function that takes ``q = 1``, except a
@@ -41,8 +84,12 @@ def optimize_acqf_finite(
         choices: An ``A x d`` tensor of choices.
         q: How many to pick.
         unique: Whether no choice may be picked twice.
-        available: An ``A``-dim boolean tensor of the choices on offer; None for all.
+        available: The choices on offer, as an ``A``-dim boolean tensor or as a long
+            tensor of their indices; None for all.
         chunk_size: How many choices to evaluate at a time.
+        X_avoid: An ``n x d`` tensor of rows that may not be picked.
+        inequality_constraints: As in BoTorch's ``optimize_acqf_discrete``: ``(indices,
+            coefficients, rhs)``, each for ``sum_i coefficients_i x_indices_i >= rhs``.
 
     Returns:
         The ``q`` row indices in picking order, and their values at the time.
@@ -53,32 +100,50 @@ def optimize_acqf_finite(
         UnsupportedError: If the function is one-shot, or for ``q > 1`` ignores pending
             points.
     """
+    _check_order(choices, q)
     check_size("q", q)
     _check_acquisition(acq_function, q)
-    candidates = _available_indices(choices, available, chunk_size)
+    candidates = _available_indices(
+        choices, available, chunk_size, X_avoid, inequality_constraints
+    )
     if unique:
         _check_number("q", q, len(candidates))
     duplicates = find_duplicates(choices)
-    picks: list[tuple[Tensor, Tensor]] = []
-    X_pending = getattr(acq_function, "X_pending", None)
+    pool = choices if len(candidates) == len(choices) else choices[candidates]
+    function: Any = acq_function
+    shared = None
+    if q > 1 and can_share(function, pool):
+        shared = SharedSamples(function, pool, q, chunk_size)
+        function = shared.function
+    X_pending = pending_points(acq_function)
     pending = choices[:0] if X_pending is None else X_pending
+    picks: list[Tensor] = []
+    found: list[Tensor] = []
     try:
         for step in range(q):
             if step > 0:
-                acq_function.set_X_pending(pending)
-            values = _evaluate(acq_function, choices, candidates, chunk_size)
+                function.set_X_pending(pending)
+            if shared is not None:
+                values = _evaluate(function, pool, candidates, shared.slices())
+            elif step == 0:
+                values = _largest_values(function, pool, candidates, chunk_size)
+            else:
+                values = _evaluate(
+                    function, pool, candidates, _slices(pool, chunk_size)
+                )
             _tie_duplicates(values, candidates, duplicates)
-            best = values.argmax()
-            index = candidates[best]
-            picks.append((index, values[best]))
-            pending = torch.cat([pending, choices[index].unsqueeze(0)])
-            if unique:
-                candidates = candidates[candidates != index]
+            if unique and picks:
+                values[torch.stack(picks)] = -torch.inf
+            picks.append(values.argmax())
+            found.append(values[picks[-1]])
+            picked = pool[picks[-1]].unsqueeze(0)
+            pending = torch.cat([pending, picked])
+            if shared is not None:
+                shared.add(picked)
     finally:
-        if q > 1:
-            acq_function.set_X_pending(X_pending)
-    indices, found = zip(*picks, strict=True)
-    return torch.stack(indices), torch.stack(found)
+        if q > 1 and shared is None:
+            function.set_X_pending(X_pending)
+    return candidates[torch.stack(picks)], torch.stack(found)
 
 
 @torch.no_grad()
@@ -99,28 +164,78 @@ def top_k_choices(
         The ``k`` row indices into ``choices``, and the ``k`` values, which never rise.
         Equal values are in the order of their indices.
     """
+    _check_order(choices, k, "k")
     check_size("k", k)
     _check_acquisition(acq_function, q=1)
     candidates = _available_indices(choices, available, chunk_size)
     _check_number("k", k, len(candidates))
-    values = _evaluate(acq_function, choices, candidates, chunk_size)
+    pool = choices[candidates]
+    values = _evaluate(acq_function, pool, candidates, _slices(pool, chunk_size))
     _tie_duplicates(values, candidates, find_duplicates(choices))
     values, order = values.sort(descending=True, stable=True)
     return candidates[order[:k]], values[:k]
 
 
+def _slices(pool: Tensor, chunk_size: int) -> Iterator[slice]:
+    for start in range(0, len(pool), chunk_size):
+        yield slice(start, start + chunk_size)
+
+
+def _largest_values(
+    acq_function: AcquisitionFunction,
+    pool: Tensor,
+    candidates: Tensor,
+    chunk_size: int,
+) -> Tensor:
+    """Return values of a pool, minus infinity where a bound excludes the largest."""
+    model = _bounded_model(acq_function)
+    if model is None or len(pool) < MIN_CHUNKS_TO_BOUND * chunk_size:
+        return _evaluate(acq_function, pool, candidates, _slices(pool, chunk_size))
+    exact = model.factors()
+    spread = slice(None, None, -(-len(pool) // chunk_size))
+    sample = pool[spread]
+    everything = [slice(None)]
+    found = _evaluate(acq_function, sample, candidates[spread], everything)
+    floor = found.max()
+    bound = VarianceBound(exact, model.transform_inputs(sample))
+    values = torch.full_like(pool[:, 0], -torch.inf)
+    for rows in _slices(pool, chunk_size):
+        part, indices = pool[rows], candidates[rows]
+        model.prediction_strategy = bound
+        try:
+            bounds = _evaluate(acq_function, part, indices, everything)
+        finally:
+            model.prediction_strategy = exact
+        least = floor - BOUND_MARGIN * (1 + floor.abs())
+        kept = (bounds >= least).nonzero().squeeze(-1)
+        if len(kept):
+            found = _evaluate(acq_function, part[kept], indices[kept], everything)
+            values[rows.start + kept] = found
+            floor = floor.maximum(found.max())
+    return values
+
+
+def _bounded_model(acq_function: AcquisitionFunction) -> SingleTaskDTCGP | None:
+    """Return the model whose variances may be bounded; None if there is none."""
+    model = getattr(acq_function, "model", None)
+    if not isinstance(acq_function, RISING) or not isinstance(model, SingleTaskDTCGP):
+        return None
+    # Points that a model was conditioned on have features of another form.
+    return model if isinstance(model.factors().features, KernelFeatures) else None
+
+
 def _evaluate(
     acq_function: AcquisitionFunction,
-    choices: Tensor,  # A x d
+    pool: Tensor,  # c x d
     candidates: Tensor,  # c, long
-    chunk_size: int,
+    slices: Iterable[slice],
 ) -> Tensor:  # c
-    """Return the values of the candidates, none of them NaN."""
+    """Return the values of a pool of choices, none of them NaN, slice by slice."""
     # One vector for all: results kept between large temporaries fragment the heap, by
     # 1.8 GB at a million choices.
-    values = choices.new_empty(len(candidates))
-    for start in range(0, len(candidates), chunk_size):
-        X = choices[candidates[start : start + chunk_size]]
+    values = pool.new_empty(len(pool))
+    for rows in slices:
+        X = pool[rows]
         found = acq_function(X.unsqueeze(-2))
         if found.shape != X.shape[:1]:
             raise BotorchTensorDimensionError(
@@ -128,7 +243,7 @@ def _evaluate(
                 f"{tuple(X.shape[:1])} for as many choices, but got "
                 f"{tuple(found.shape)}. Use a model without batch dimensions."
             )
-        values[start : start + chunk_size] = found
+        values[rows] = found
     invalid = values.isnan()
     if invalid.any():
         raise InputDataError(
@@ -153,8 +268,22 @@ def _tie_duplicates(values: Tensor, candidates: Tensor, duplicates: Duplicates) 
     values[position] = values[first[inverse]]
 
 
+def _check_order(choices: Any, number: Any, name: str = "q") -> None:
+    """Raise if the arguments are in the order of BoTorch's function."""
+    if isinstance(number, Tensor) and not isinstance(choices, Tensor):
+        raise InputDataError(
+            f"Expected `choices` before `{name}`, but got {choices!r} as `choices` and "
+            f"a tensor of shape {tuple(number.shape)} as `{name}`. Pass "
+            f"`(acq_function, choices, {name}={choices!r})`."
+        )
+
+
 def _available_indices(
-    choices: Tensor, available: Tensor | None, chunk_size: int
+    choices: Tensor,
+    available: Tensor | None,
+    chunk_size: int,
+    X_avoid: Tensor | None = None,
+    inequality_constraints: list[tuple[Tensor, Tensor, float]] | None = None,
 ) -> Tensor:
     """Check the set of choices; return the long indices that may be picked."""
     check_tensors(choices=choices)
@@ -167,12 +296,30 @@ def _available_indices(
     check_size("chunk_size", chunk_size)
     indices = torch.arange(len(choices), device=choices.device)
     if available is not None:
-        mask = check_available(available, len(choices))
-        indices = mask.nonzero().squeeze(-1).to(choices.device)
+        mask = torch.zeros_like(indices, dtype=torch.bool)
+        if isinstance(available, Tensor) and available.dtype == torch.long:
+            mask[check_indices(available, len(choices))] = True
+        else:
+            mask |= check_available(available, len(choices)).to(choices.device)
+        indices = indices[mask]
+    if X_avoid is not None:
+        check_tensors(X_avoid=X_avoid)
+        avoided = rows_of_hashes(choices, row_hashes(X_avoid.to(choices)))
+        indices = indices[~torch.isin(indices, avoided)]
+    if inequality_constraints is not None:
+        parts = [
+            evaluate_feasibility(
+                choices[part].unsqueeze(-2),
+                inequality_constraints=inequality_constraints,
+            )
+            for part in indices.split(chunk_size)
+        ]
+        indices = indices[torch.cat([*parts, indices.new_empty(0).bool()])]
     if indices.shape[0] == 0:
         raise InputDataError(
             "Expected at least one of `choices` to be available, but got none of "
-            f"{len(choices)}. Add choices, or set some of `available` to True."
+            f"{len(choices)}. Add choices, set some of `available` to True, or loosen "
+            "`X_avoid` and `inequality_constraints`."
         )
     return indices
 

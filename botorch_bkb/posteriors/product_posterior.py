@@ -31,7 +31,11 @@ from typing_extensions import override
 from botorch_bkb.arms.product import ProductArms, scattered_step
 from botorch_bkb.arms.product_table import ProductMask
 from botorch_bkb.models.kernels.product import ComponentKernel
-from botorch_bkb.models.utils.nystrom import dense_covariance, independent_points
+from botorch_bkb.models.utils.nystrom import (
+    dense_covariance,
+    explaining_rows,
+    independent_points,
+)
 from botorch_bkb.models.utils.rows import positions_in
 from botorch_bkb.posteriors.basis import Basis, sums_of
 from botorch_bkb.posteriors.posterior import Ranked, StaticPosterior
@@ -51,7 +55,6 @@ NUM_TOGETHER = 4
 LAST_SIZE = 64
 # Numbers in the kernel rows of products that are computed at once.
 CHUNK_NUMBERS = 2**19
-NUM_ITERATIONS = 2
 NUM_SAMPLED = 2048
 # Picking the kernel rows of a product costs as much as products with so many rows of R.
 GATHERING_COST = 256
@@ -189,22 +192,11 @@ class ProductPosterior(StaticPosterior):
     def _leading_rows(self) -> Tensor:
         """Return rows of R, those first that explain most of scattered products.
 
-        For ``B = I - V^{-1}``, orthonormal ``Q`` and ``T T^T = Q^T B Q``, the sum
-        ``z^T B z`` is at least ``|T^{-1} Q^T B z|^2``, and so is every partial sum.
-        Subspace iterations make ``Q`` nearly the leading left singular vectors of ``B
-        Z`` for the features ``Z`` of scattered products.
+        See :func:`~botorch_bkb.models.utils.nystrom.explaining_rows`, ``B = I -
+        V^{-1}``.
         """
-        basis, size = self.basis, min(STAGES[-1], len(self.basis.L))
-        Z = self.features(self.scattered(NUM_SAMPLED))
-        Z -= basis.solve(Z)
-        generator = torch.Generator().manual_seed(0)
-        Q = torch.randn(len(Z), size, generator=generator, dtype=torch.double).to(Z)
-        for _ in range(NUM_ITERATIONS):
-            Q = torch.linalg.qr(Z @ (Z.mT @ Q))[0]
-        BQ = Q - basis.solve(Q)
-        T, info = torch.linalg.cholesky_ex(Q.mT @ BQ)
-        kept = int(info) - 1 if int(info) else size  # the others explain nothing
-        rows = torch.linalg.solve_triangular(T[:kept, :kept], BQ.mT[:kept], upper=False)
+        basis, Z = self.basis, self.features(self.scattered(NUM_SAMPLED))
+        rows = explaining_rows(Z, lambda Z: Z - basis.solve(Z), STAGES[-1])
         return torch.linalg.solve_triangular(basis.L.mT, rows.mT, upper=True).mT
 
     # Answers for some products

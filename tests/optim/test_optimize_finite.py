@@ -2,22 +2,30 @@ import numpy as np
 import pytest
 import torch
 from botorch.acquisition.acquisition import AcquisitionFunction
-from botorch.acquisition.analytic import PosteriorMean
+from botorch.acquisition.analytic import (
+    LogExpectedImprovement,
+    PosteriorMean,
+    UpperConfidenceBound,
+)
 from botorch.acquisition.knowledge_gradient import qKnowledgeGradient
-from botorch.acquisition.monte_carlo import qUpperConfidenceBound
 from botorch.exceptions.errors import (
     BotorchTensorDimensionError,
     InputDataError,
     UnsupportedError,
 )
 from botorch.models.deterministic import GenericDeterministicModel
+from botorch.models.transforms import Normalize, Standardize
 from botorch.optim.optimize import optimize_acqf_discrete
-from botorch.sampling.normal import SobolQMCNormalSampler
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from botorch_bkb.acquisition import BatchUpperConfidenceBound
+from botorch_bkb.acquisition import (
+    BatchUpperConfidenceBound,
+    ScheduledUpperConfidenceBound,
+)
+from botorch_bkb.models import SingleTaskDTCGP
+from botorch_bkb.models.utils.prediction import VarianceBound
 from botorch_bkb.optim.optimize_finite import optimize_acqf_finite, top_k_choices
 from tests.acquisition import exact_moments, fixed_gp, standardized_data
 from tests.helpers import LargestTensor
@@ -99,6 +107,73 @@ def test_only_available_choices_are_picked_and_evaluated():
     assert (indices.tolist(), values.tolist()) == ([3], [4.0])
 
 
+def bounded_functions(model):
+    """Return analytic functions that rise with the variance, either direction."""
+    for maximize in (True, False):
+        yield UpperConfidenceBound(model, beta=2.0, maximize=maximize)
+        yield LogExpectedImprovement(model, best_f=0.3, maximize=maximize)
+    yield ScheduledUpperConfidenceBound(model, 1.5)
+
+
+@given(seed=st.integers(0, 2**31), num_inducing=st.sampled_from([None, 3]))
+@settings(max_examples=10)
+def test_bounds_exclude_no_choice_that_is_best(seed, num_inducing):
+    """Nor the lowest index of equal ones, with transforms of inputs and outcomes."""
+    X, Y = standardized_data(12, seed=seed)
+    model = SingleTaskDTCGP(
+        X,
+        3 + 2 * Y,
+        inducing_points=X[:num_inducing],
+        input_transform=Normalize(2),
+        outcome_transform=Standardize(1),
+    )
+    choices = random_choices(60, seed=seed)
+    choices = torch.cat([choices, choices])
+    for function in bounded_functions(model):
+        with torch.no_grad():
+            values = function(choices.unsqueeze(-2))
+        index, value = optimize_acqf_finite(function, choices, chunk_size=7)
+        torch.testing.assert_close(value, values.max().unsqueeze(0))
+        assert index.item() < 60
+        assert values[index.item()] >= values.max() - 1e-9
+
+
+def test_bounds_leave_few_choices_to_evaluate(monkeypatch):
+    X, Y = standardized_data(40)
+    function = UpperConfidenceBound(SingleTaskDTCGP(X, Y), beta=2.0)
+    evaluated = []
+    forward = UpperConfidenceBound.forward
+
+    def counted(self, X):
+        if not isinstance(self.model.prediction_strategy, VarianceBound):
+            evaluated.append(len(X))
+        return forward(self, X)
+
+    monkeypatch.setattr(UpperConfidenceBound, "forward", counted)
+    optimize_acqf_finite(function, random_choices(4_000), chunk_size=100)
+    assert sum(evaluated) < 500
+
+
+def test_choices_are_available_by_indices_avoided_and_constrained():
+    choices = column([5.0, 4.0, 3.0, 2.0, 1.0])
+    first = torch.tensor([0])
+    at_most_3 = (first, torch.tensor([-1.0], dtype=torch.double), -3.0)
+    for options, expected in (
+        ({"available": torch.tensor([4, 2])}, 2),
+        ({"X_avoid": column([5.0, 4.0, 7.0])}, 2),
+        ({"inequality_constraints": [at_most_3]}, 2),
+        ({"inequality_constraints": [at_most_3], "X_avoid": choices[2:3]}, 3),
+    ):
+        index, _ = optimize_acqf_finite(first_feature(), choices, **options)
+        assert index.item() == expected
+        stock = {"inequality_constraints": None, "X_avoid": None} | options
+        if "available" not in stock:
+            point, _ = optimize_acqf_discrete(first_feature(), 1, choices, **stock)
+            torch.testing.assert_close(point, choices[index])
+    with pytest.raises(InputDataError, match="loosen `X_avoid`"):
+        optimize_acqf_finite(first_feature(), choices, X_avoid=choices)
+
+
 # ----------------------------------- many picks ----------------------------------- #
 
 
@@ -122,22 +197,6 @@ def test_batch_is_that_of_plain_greedy_gp_bucb(
     np.testing.assert_allclose(values, bounds[num_pending:], atol=1e-6)
     assert (len(set(picks)) == 12) == unique
     assert num_pending == 0 or torch.equal(acqf.X_pending, pending)
-
-
-# A repeated point makes the joint covariance that BoTorch samples from singular.
-@pytest.mark.filterwarnings("ignore:A not p.d.")
-@pytest.mark.parametrize("unique", [True, False])
-def test_monte_carlo_batch_is_that_of_botorch(unique):
-    model = fixed_gp(*standardized_data(6))
-    sampler = SobolQMCNormalSampler(torch.Size([64]), seed=3)
-    acqf = qUpperConfidenceBound(model, beta=4.0, sampler=sampler)
-    choices = random_choices(30)
-    indices, values = optimize_acqf_finite(
-        acqf, choices, q=4, unique=unique, chunk_size=7
-    )
-    X, expected = optimize_acqf_discrete(acqf, q=4, choices=choices, unique=unique)
-    torch.testing.assert_close(choices[indices], X)
-    torch.testing.assert_close(values, expected)
 
 
 class FailingBound(BatchUpperConfidenceBound):
@@ -184,14 +243,15 @@ def test_bad_choices_are_refused():
         (X.unsqueeze(1), {}, r"A x d, but got \(5, 1, 2\)"),
         (X.long(), {}, "`choices` to be a de"),
         (X, {"chunk_size": 0}, "`chunk_size` to be an"),
+        (4, {"q": X}, r"`\(acq_function, choices, q=4\)`"),
         (X, {"available": few}, r"`available` to be a boolean tensor of shape \(5,\)"),
         (X, {"available": none}, "got none of 5"),
         (column([0.0, nan, nan]), {}, "NaN for 2, the first of them choice 1"),
     ):
-        shape = choices.dim() == 3
+        shape = isinstance(choices, Tensor) and choices.dim() == 3
         error = BotorchTensorDimensionError if shape else InputDataError
         with pytest.raises(error, match=message):
-            optimize_acqf_finite(first_feature(), choices, 1, **options)
+            optimize_acqf_finite(first_feature(), choices, **{"q": 1, **options})
 
 
 @pytest.mark.parametrize(

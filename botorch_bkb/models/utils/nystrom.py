@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
@@ -43,6 +44,8 @@ PSD_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-2}
 
 # The size of the diagonal blocks of a triangular solve on an accelerator.
 BLOCK_SIZE = 128
+# So many iterations find the leading singular vectors well enough for a bound.
+NUM_SUBSPACE_ITERATIONS = 2
 # Up to this condition of a diagonal block, its computed inverse is accurate enough.
 MAX_CONDITION = 1e3
 
@@ -365,3 +368,27 @@ def _matern(
     factor = torch.add(s, squared, alpha=1 / 3, out=squared)
     decay = s.neg_().exp_()
     return torch.addcmul(decay, factor, decay, out=decay if out is None else out)
+
+
+def explaining_rows(Z: Tensor, B: Callable[[Tensor], Tensor], size: int) -> Tensor:
+    """Return the ``r x m`` rows ``R`` of a lower bound ``|R z|^2`` of ``z^T B z``.
+
+    For orthonormal ``Q`` and ``T T^T = Q^T B Q``, ``z^T B z`` is at least ``|T^{-1} Q^T
+    B z|^2``, and so is every partial sum. Subspace iterations make ``Q`` nearly the
+    leading left singular vectors of ``B Z``. So the first rows explain most.
+
+    Args:
+        Z: The ``m x k`` features of points for which the bound should be close.
+        B: Multiplies features with a positive semi-definite matrix.
+        size: The most rows.
+    """
+    BZ = B(Z)
+    size = min(size, len(Z))
+    generator = torch.Generator().manual_seed(0)
+    Q = torch.randn(len(Z), size, generator=generator, dtype=torch.double).to(Z)
+    for _ in range(NUM_SUBSPACE_ITERATIONS):
+        Q = torch.linalg.qr(BZ @ (BZ.mT @ Q))[0]
+    BQ = B(Q)
+    T, info = torch.linalg.cholesky_ex(Q.mT @ BQ)
+    kept = int(info) - 1 if int(info) else size  # the others explain nothing
+    return torch.linalg.solve_triangular(T[:kept, :kept], BQ.mT[:kept], upper=False)

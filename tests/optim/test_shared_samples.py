@@ -1,0 +1,259 @@
+"""Greedy batches of Monte Carlo functions, whose picks share their samples."""
+
+import numpy as np
+import pytest
+import torch
+from botorch.acquisition.logei import (
+    qLogExpectedImprovement,
+    qLogNoisyExpectedImprovement,
+)
+from botorch.acquisition.monte_carlo import (
+    MCAcquisitionFunction,
+    qNoisyExpectedImprovement,
+    qSimpleRegret,
+    qUpperConfidenceBound,
+)
+from botorch.acquisition.multi_objective.logei import (
+    qLogNoisyExpectedHypervolumeImprovement,
+)
+from botorch.acquisition.objective import ScalarizedPosteriorTransform
+from botorch.models import ModelListGP, SingleTaskGP
+from botorch.models.transforms import Log, Normalize, Standardize
+from botorch.optim.optimize import optimize_acqf_discrete
+from botorch.posteriors import GPyTorchPosterior
+from botorch.sampling import IIDNormalSampler, SobolQMCNormalSampler
+from gpytorch.distributions import MultivariateNormal
+
+from botorch_bkb.models import SingleTaskDTCGP
+from botorch_bkb.optim import optimize_acqf_finite
+from botorch_bkb.optim.shared_samples import can_share
+from tests.acquisition import fixed_gp, NOISE, rbf_gram, standardized_data
+
+
+NUM_SAMPLES = 16
+X, Y = standardized_data(8)
+CHOICES = torch.rand(
+    25, 2, generator=torch.Generator().manual_seed(3), dtype=torch.double
+)
+
+
+def sampler(seed=5, kind=SobolQMCNormalSampler):
+    return kind(torch.Size([NUM_SAMPLES]), seed=seed)
+
+
+def dense_posterior(points):
+    """Return mean and covariance of the exact GP, by dense algebra."""
+    K = rbf_gram(X.numpy(), X.numpy()) + NOISE * np.eye(len(X))
+    k = rbf_gram(X.numpy(), points)
+    mean = k.T @ np.linalg.solve(K, Y.numpy()[:, 0])
+    return mean, rbf_gram(points, points) - k.T @ np.linalg.solve(K, k)
+
+
+def normal_numbers(size, kind):
+    unit = MultivariateNormal(torch.zeros(size).double(), torch.eye(size).double())
+    return sampler(kind=kind)(GPyTorchPosterior(unit)).squeeze(-1).numpy()
+
+
+def reference(new_function, q, pending, baseline, unique, kind):
+    """Draw the baseline, the chosen points and the candidate, in this order."""
+    normals = normal_numbers(len(pending) + q, kind)
+    if len(baseline):
+        posterior = fixed_gp(X, Y).posterior(baseline)
+        drawn = sampler(kind=kind)(posterior).squeeze(-1).detach().numpy()
+        mean, covariance = dense_posterior(baseline.numpy())
+        root = np.linalg.cholesky(covariance)
+        first = np.linalg.solve(root, (drawn - mean).T).T
+        normals = np.concatenate([first, normals], axis=1)
+    chosen = torch.cat([baseline, pending])
+    picks, values = [], []
+    for _ in range(q):
+        scores = []
+        for candidate in CHOICES:
+            points = torch.cat([chosen, candidate.unsqueeze(0)])
+            mean, covariance = dense_posterior(points.numpy())
+            # A point that is there already has a singular covariance.
+            root = np.linalg.cholesky(covariance + 1e-12 * np.eye(len(points)))
+            samples = mean + normals[:, : len(points)] @ root.T
+            scores.append(new_function(torch.from_numpy(samples)))
+        scores = np.array(scores)
+        if unique:
+            scores[picks] = -np.inf
+        picks.append(int(scores.argmax()))
+        values.append(scores.max())
+        chosen = torch.cat([chosen, CHOICES[picks[-1:]]])
+    return picks, values
+
+
+def on_samples(function, samples):
+    """Return the value that a function of BoTorch gives to samples."""
+    utilities = function._sample_forward(samples.unsqueeze(1))
+    return function._sample_reduction(function._q_reduction(utilities)).item()
+
+
+def ucb(model, **options):
+    return qUpperConfidenceBound(model, beta=4.0, **options)
+
+
+def log_ei(model, **options):
+    return qLogExpectedImprovement(model, best_f=0.2, **options)
+
+
+class SecondBest(MCAcquisitionFunction):
+    """A user's own: the mean of the second largest sample."""
+
+    def forward(self, X):
+        if self.X_pending is not None:
+            pending = self.X_pending.expand(*X.shape[:-2], -1, -1)
+            X = torch.cat([pending, X], dim=-2)
+        posterior = self.model.posterior(X)
+        samples = self.get_posterior_samples(posterior).squeeze(-1)
+        return samples.topk(min(2, X.shape[-2]), dim=-1).values[..., -1].mean(dim=0)
+
+
+@pytest.mark.parametrize("model_class", [SingleTaskDTCGP, SingleTaskGP])
+@pytest.mark.parametrize(
+    ("new_function", "num_pending", "unique", "kind"),
+    [
+        (ucb, 0, True, SobolQMCNormalSampler),
+        (ucb, 2, False, IIDNormalSampler),
+        (log_ei, 0, False, SobolQMCNormalSampler),
+        (qSimpleRegret, 3, True, SobolQMCNormalSampler),
+        (SecondBest, 2, True, SobolQMCNormalSampler),
+    ],
+)
+def test_batches_are_those_of_the_plain_reference(
+    new_function, num_pending, unique, kind, model_class
+):
+    exact = fixed_gp(X, Y)
+    model = exact
+    if model_class is SingleTaskDTCGP:
+        model = SingleTaskDTCGP(
+            X,
+            Y,
+            likelihood=exact.likelihood,
+            covar_module=exact.covar_module,
+            outcome_transform=None,
+        )
+    pending = CHOICES[[4, 9, 9]][:num_pending]
+    function = new_function(
+        model, sampler=sampler(kind=kind), X_pending=pending if num_pending else None
+    )
+    assert can_share(function, CHOICES)
+    indices, values = optimize_acqf_finite(
+        function, CHOICES, q=4, unique=unique, chunk_size=7
+    )
+
+    def evaluated(samples):
+        if new_function is not SecondBest:
+            return on_samples(new_function(exact), samples)
+        size = min(2, samples.shape[-1])
+        return samples.topk(size, dim=-1).values[..., -1].mean().item()
+
+    picks, expected = reference(evaluated, 4, pending, X[:0], unique, kind)
+    assert indices.tolist() == picks
+    np.testing.assert_allclose(values, expected, atol=1e-5)
+    # The function is as it was.
+    assert function.model is model
+    assert (function.X_pending is None) == (num_pending == 0)
+
+
+def test_noisy_improvement_keeps_the_samples_of_the_baseline():
+    model, baseline = fixed_gp(X, Y), X[:5]
+    function = qLogNoisyExpectedImprovement(
+        model, baseline, sampler=sampler(), prune_baseline=False
+    )
+    indices, values = optimize_acqf_finite(function, CHOICES, q=3)
+
+    def improvement(samples):
+        own, best = samples[:, -1:], samples[:, :-1].amax(dim=-1, keepdim=True)
+        return on_samples(qLogExpectedImprovement(model, best_f=0.0), own - best)
+
+    picks, expected = reference(
+        improvement, 3, X[:0], baseline, True, SobolQMCNormalSampler
+    )
+    assert indices.tolist() == picks
+    np.testing.assert_allclose(values, expected, atol=1e-4)
+
+
+def two_outcomes(kind):
+    second = (X - 0.5).square().sum(dim=-1, keepdim=True)
+    if kind == "list":
+        return ModelListGP(fixed_gp(X, Y), SingleTaskDTCGP(X, second))
+    return SingleTaskGP(X, torch.cat([Y, second], dim=-1))
+
+
+@pytest.mark.parametrize(
+    "new_function",
+    [
+        lambda seed, size: qLogNoisyExpectedHypervolumeImprovement(
+            two_outcomes("list"), [-1.0, 0.0], X[:7], sampler=size(seed)
+        ),
+        lambda seed, size: qLogNoisyExpectedHypervolumeImprovement(
+            two_outcomes("one"),
+            [-1.0, 0.0],
+            X[:7],
+            sampler=size(seed),
+            prune_baseline=True,
+        ),
+        lambda seed, size: qNoisyExpectedImprovement(fixed_gp(X, Y), X[:7], size(seed)),
+        lambda seed, size: qLogExpectedImprovement(
+            two_outcomes("one"),
+            best_f=0.0,
+            sampler=size(seed),
+            posterior_transform=ScalarizedPosteriorTransform(
+                torch.tensor([1.0, 0.5]).double()
+            ),
+        ),
+        lambda seed, size: qLogExpectedImprovement(
+            SingleTaskDTCGP(
+                X,
+                Y,
+                inducing_points=X[:4],
+                input_transform=Normalize(2),
+                outcome_transform=Standardize(1),
+            ),
+            best_f=0.0,
+            sampler=size(seed),
+            constraints=[lambda samples: samples[..., 0] - 1.0],
+        ),
+    ],
+    ids=["list", "pruned", "legacy", "scalarized", "constrained"],
+)
+@pytest.mark.filterwarnings("ignore:qNoisyExpectedImprovement has known")
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+def test_batches_are_as_good_as_those_of_botorch(new_function):
+    """By fresh samples; base samples differ, and with them the picks."""
+
+    def few(seed):
+        return SobolQMCNormalSampler(torch.Size([64]), seed=seed)
+
+    def many(seed):
+        return SobolQMCNormalSampler(torch.Size([1024]), seed=seed)
+
+    function = new_function(1, few)
+    assert can_share(function, CHOICES)
+    indices, _ = optimize_acqf_finite(function, CHOICES, q=3)
+    with torch.no_grad():
+        stock, _ = optimize_acqf_discrete(new_function(1, few), q=3, choices=CHOICES)
+        fresh = new_function(2, many)
+        ours, theirs = fresh(CHOICES[indices]), fresh(stock)
+    assert ours >= theirs - 0.1
+
+
+def test_what_cannot_be_shared_is_evaluated_as_before():
+    model = SingleTaskGP(X, Y.exp(), outcome_transform=Log())
+    function = qLogExpectedImprovement(model, best_f=1.0, sampler=sampler())
+    assert not can_share(function, CHOICES)
+    indices, _ = optimize_acqf_finite(function, CHOICES, q=2)
+    expected, _ = optimize_acqf_discrete(function, q=2, choices=CHOICES)
+    torch.testing.assert_close(CHOICES[indices], expected)
+
+
+def test_best_values_of_a_gradient_and_default_samplers_are_taken():
+    model = fixed_gp(X, Y)
+    best = model.posterior(X).mean.max()  # has a gradient
+    torch.manual_seed(0)
+    function = qLogExpectedImprovement(model, best_f=best)
+    indices, _ = optimize_acqf_finite(function, CHOICES, q=3)
+    assert len(set(indices.tolist())) == 3
+    assert function.sampler is None or function.sampler.base_samples is None
