@@ -21,6 +21,7 @@ from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.models.utils import gpt_posterior_settings
 from botorch.posteriors import GPyTorchPosterior, Posterior
 from botorch.sampling.base import MCSampler
+from botorch.utils.datasets import SupervisedDataset
 from botorch.utils.types import _DefaultType, DEFAULT
 from gpytorch import settings
 from gpytorch.distributions import MultivariateNormal
@@ -103,6 +104,7 @@ class SingleTaskDTCGP(SingleTaskGP):
         >>> posterior = model.posterior(test_X)
     """
 
+    _supports_batched_models = False  # BoTorch's: Ax uses one model per outcome
     prediction_strategy: DTCPredictionStrategy | None
     _inducing_points: Tensor | None
     _original_train_inputs: Tensor
@@ -162,6 +164,15 @@ class SingleTaskDTCGP(SingleTaskGP):
         if inducing_points is not None:
             self.set_inducing_points(inducing_points)
             self.train()
+
+    @classmethod
+    @override
+    def construct_inputs(
+        cls, training_data: SupervisedDataset, inducing_points: Any = None
+    ) -> dict[str, Any]:
+        """Return the constructor's arguments, for example for Ax's ``ModelConfig``."""
+        inputs = super().construct_inputs(training_data)
+        return {**inputs, "inducing_points": inducing_points}
 
     @override
     def get_extra_state(self) -> Tensor:

@@ -15,6 +15,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
 
+from botorch_bkb.models.utils.rows import positions_in
 from botorch_bkb.posteriors.basis import Basis
 
 
@@ -384,6 +385,21 @@ class StaticPosterior(Posterior):
             return covariance
         prior = self.prior_covariance(left, right)
         return covariance + prior - Z[0].mT @ Z[-1]
+
+    @torch.no_grad()
+    def left_out(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Return means and variances of some arms, without their own rewards.
+
+        With their projected covariances ``C``, summed precisions ``W`` and reward sums
+        over lambda ``s``: ``(I - C W)^{-1} (mean - C s)``, and ``(I - C W)^{-1} C``.
+        """
+        _, mean, residual, _ = self._moments(indices)
+        C = self._covariance(indices, indices, projected=True)
+        place = positions_in(self.pulled_indices, indices, is_ascending=True)
+        W, s = torch.where(place < 0, 0.0, self.data[:, place])
+        right = torch.cat([C, (mean - C @ s).unsqueeze(-1)], dim=-1)
+        solved = torch.linalg.solve(torch.eye(len(C)).to(C) - C * W, right)
+        return solved[:, -1], residual + solved.diagonal()
 
     def _taken(self, pulls: Pulls, indices: Tensor) -> Tensor:
         """Return the ``f x k`` rows whose squares the pulls take from variances."""

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 from gpytorch.kernels import RBFKernel
 
-from botorch_bkb import BBKB, BKB, GPThompsonSampling, RGPUCB, TVGPUCB
+from botorch_bkb import BBKB, BKB, GPThompsonSampling, GPUCB, RGPUCB, TVGPUCB
 from botorch_bkb.optim import FixedSize
 
 
@@ -31,6 +31,7 @@ BANDITS = {
     "GPThompsonSampling": (GPThompsonSampling, 0.3, {"batch_rule": FixedSize(1)}),
     "RGPUCB": (RGPUCB, 0.3, {"block_size": 120}),
     "BKB": (BKB, 20.0, {}),
+    "GPUCB": (GPUCB, 20.0, {}),
     "drifting": (TVGPUCB, 0.7, {"forgetting_rate": 0.01, "sparse": True}),
 }
 

@@ -35,7 +35,11 @@ from tests.integrations.ax_clients import (
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from ax.adapter.registry import Generators
-    from ax.core.analysis_card import AnalysisCardGroup, ErrorAnalysisCard
+    from ax.analysis.healthcheck.predictable_metrics import PredictableMetricsAnalysis
+    from ax.analysis.overview import OverviewAnalysis
+    from ax.analysis.plotly.cross_validation import CrossValidationPlot
+    from ax.analysis.plotly.surface.slice import SlicePlot
+    from ax.core.analysis_card import ErrorAnalysisCard
     from ax.generation_strategy.generation_node import GenerationNode
     from ax.generation_strategy.generator_spec import GeneratorSpec
     from ax.generation_strategy.transition_criterion import MinTrials
@@ -133,28 +137,73 @@ def test_trials_of_others_count(tmp_path):
     assert node.best_parameterization()[3] == "standard"
 
 
-def cards_of(card):
-    parts = card.children if isinstance(card, AnalysisCardGroup) else []
-    return [card, *(one for each in parts for one in cards_of(each))]
+def analyse(client, *analyses):
+    """Return the tables of all cards by title; none is of an error."""
+    todo = client.compute_analyses(analyses, display=False)
+    tables = {}
+    while todo:
+        card = todo.pop()
+        assert not isinstance(card, ErrorAnalysisCard)
+        todo += getattr(card, "children", [])
+        tables[card.title.split(" (")[0]] = getattr(card, "df", None)
+    return tables
 
 
 @pytest.mark.parametrize("num_trials", [0, 1, 5])
-def test_ax_analyses_show_the_results_and_predict_is_the_bandit_s(num_trials, tmp_path):
-    """No analysis fails, from the first trial on; also of a client that was loaded."""
+def test_ax_predicts_and_analyses_with_the_bandit(num_trials, tmp_path):
+    """From the first trial on; also of a client that was loaded."""
     client = new_client(grid_node("GPBandit"))
+    client.configure_tracking_metrics(["cost"])
     play(client, num_trials)
+    if num_trials:
+        client.attach_data(0, raw_data={"cost": 1.0})
+        client.attach_trial({"T": 25.0, "solvent": "C"})  # which is not an arm
     for each in (client, reload(client, tmp_path)):
-        (overview,) = each.compute_analyses(display=False)
-        cards = cards_of(overview)
-        assert not [one for one in cards if isinstance(one, ErrorAnalysisCard)]
-        if num_trials:
-            titles = [one.title for one in cards]
-            assert "Observed Arm Effects on y" in titles
-            assert "Summary for e" in titles
+        node = find_bandit_node(each)
         points = [{"T": 20.0, "solvent": "A"}, {"T": 60.0, "solvent": "C"}]
-        expected = find_bandit_node(each).predict(points)
+        expected = node.predict(points)
         for found, one in zip(each.predict(points), expected, strict=True):
             assert found["y"] == pytest.approx(one["y"])
+        plots = SlicePlot("T"), CrossValidationPlot()
+        tables = analyse(each, OverviewAnalysis(), *plots)
+        unready = "CrossValidationPlot -- Not Available Yet"
+        assert (unready in tables) is (num_trials < 2)
+        if num_trials:
+            assert {"Observed Arm Effects on y", "Summary for e"} < tables.keys()
+            trials = list(each._experiment.trials.values())[:-1]
+            expected = node.predict([trial.arm.parameters for trial in trials])
+            found = tables["Modeled Arm Effects on y"][["y_mean", "y_sem"]].to_numpy()
+            np.testing.assert_allclose(found[:-1], [one["y"] for one in expected])
+            assert np.isnan(found[-1]).all()
+            best = each.get_best_parameterization()[0]
+            means = tables["y vs. T"].groupby("T")["y_mean"].first()
+            expected = node.predict([{**best, "T": float(T)} for T in means.index])
+            np.testing.assert_allclose(means, [one["y"][0] for one in expected])
+
+
+def test_cross_validation_is_of_bandits_that_were_not_told_of_an_arm():
+    node = grid_node("GPUCB")
+    client = new_client(node)
+    results = [(20.0, "A", 0.3), (60.0, "B", 0.9), (20.0, "A", 0.5), (80.0, "B", 0.7)]
+    for T, solvent, value in results:
+        number = client.attach_trial({"T": T, "solvent": solvent})
+        client.complete_trial(number, raw_data={"y": value})
+    bandit, values = node.update(), [value for *_, value in results]
+    arms = [node.arms.index({"T": T, "solvent": solvent}) for T, solvent, _ in results]
+    tables = analyse(client, CrossValidationPlot(), PredictableMetricsAnalysis())
+    table = tables["Cross Validation for y"].set_index("observed")
+    for arm, value in zip(arms, values, strict=True):
+        alone = make("GPUCB", bandit.arms, True, torch.Generator())
+        others = [place for place, other in enumerate(arms) if other != arm]
+        alone.add_observations([arms[i] for i in others], [values[i] for i in others])
+        mean, variance = alone.predict([arm])
+        expected = mean.item(), 1.96 * variance.sqrt().item()
+        found = table.loc[value, ["predicted", "predicted_95_ci"]].tolist()
+        assert found == pytest.approx(expected, rel=1e-3)  # of 1.96
+    assert "Predictable Metrics Warning" in tables
+    drifting = new_client(grid_node("drifting"))
+    play(drifting, 3)
+    assert "-- Not Available Yet" in str(analyse(drifting, CrossValidationPlot()))
 
 
 def test_seconds_of_trials_have_the_type_that_a_database_gives_back():
@@ -324,8 +373,9 @@ def test_the_best_arm_is_that_of_the_mean_not_of_one_lucky_value():
     assert mean == pytest.approx(4 * 0.8 / 4.01, abs=0.05)
     ((predicted, deviation),) = (point["y"] for point in node.predict([good]))
     assert (predicted, deviation**2) == pytest.approx((mean, variance))
-    client.get_next_trials(1)
-    assert client.get_best_parameterization()[0] == good  # was the lucky one
+    found = client.get_best_parameterization()
+    assert found[0] == good  # before a choice, the lucky one in 1.0
+    assert found[1]["y"] == pytest.approx(prediction["y"])
 
 
 def test_what_there_is_not_yet_is_said():

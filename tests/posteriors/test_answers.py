@@ -12,6 +12,7 @@ from botorch_bkb.posteriors import arm_sampler, ArmPosterior, ArmSampler, shards
 from botorch_bkb.posteriors.posterior import expected_rise, largest
 from tests.posteriors import ATOL, each_dtype, longs, NOISE, NUM_ARMS, Problem
 from tests.posteriors.test_shards import set_shards
+from tests.reference import Arms
 
 
 SOME = torch.arange(NUM_ARMS) % 4 > 0
@@ -41,6 +42,20 @@ def test_moments_are_those_of_the_dense_posterior(dtype, max_bytes):
     assert torch.equal(posterior.moments(some), found[:, some])
     assert torch.equal(posterior.mean, found[1])
     assert torch.equal(posterior.variance, found[2] + found[3])
+
+
+@each_dtype
+@pytest.mark.parametrize("exact", [False, True])
+def test_arms_without_their_own_rewards_are_as_if_these_had_never_come(dtype, exact):
+    problem = Problem(3, dtype, exact)
+    pulled = np.flatnonzero(problem.counts)
+    for left in (pulled[:1], pulled[[3, 1]], np.setdiff1d(np.arange(NUM_ARMS), 2)):
+        counts, sums = problem.counts.copy(), problem.sums.copy()
+        counts[left] = sums[left] = 0
+        answer = Arms(problem.gram, NOISE).posterior(problem.S, counts, sums)[:2]
+        found = problem.posterior.left_out(torch.from_numpy(left))
+        expected = [part[left] for part in answer]
+        np.testing.assert_allclose(torch.stack(found), expected, atol=5 * ATOL[dtype])
 
 
 @pytest.mark.parametrize("allowed", [None, SOME], ids=["all", "some"])

@@ -5,23 +5,27 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
 import numpy as np
 import torch
-from ax.adapter.random import RandomAdapter
+from ax.adapter.base import Adapter
+from ax.adapter.data_utils import ExperimentData
 from ax.api.client import Client
 from ax.core.base_trial import BaseTrial
 from ax.core.data import Data
 from ax.core.experiment import Experiment
 from ax.core.generator_run import GeneratorRun
 from ax.core.objective import Objective
+from ax.core.observation import ObservationData
 from ax.core.trial_status import TrialStatus
+from ax.exceptions.analysis import AnalysisNotApplicableStateError
 from ax.generation_strategy.external_generation_node import ExternalGenerationNode
 from ax.generation_strategy.transition_criterion import TransitionCriterion
-from ax.generators.random.base import RandomGenerator
-from botorch.exceptions.errors import InputDataError, UnsupportedError
+from ax.generators.torch_base import TorchGenerator
+from botorch.exceptions.errors import BotorchError, InputDataError, UnsupportedError
 from botorch.exceptions.warnings import InputDataWarning
 from torch import Tensor
 from typing_extensions import override
@@ -64,19 +68,59 @@ def register_bandit(factory: BanditFactory, name: str | None = None) -> BanditFa
     return factory
 
 
-class _Results(RandomAdapter):
-    """The results for Ax's analyses, and the bandit's posterior for its predictions."""
+class BanditAdapter(Adapter):
+    """The results and the bandit's predictions, for the analyses of Ax."""
+
+    node: Any = None
 
     def __init__(self, node: BanditNode, experiment: Experiment) -> None:
-        super().__init__(experiment=experiment, generator=RandomGenerator(seed=0))
+        config = experiment.optimization_config
+        metrics = config.objective.metric_names if config else None
+        super().__init__(
+            experiment=experiment,
+            generator=TorchGenerator(),  # does nothing, but says that there is a model
+            data=experiment.lookup_data().filter(metric_names=metrics),
+            expand_model_space=False,
+        )
         self.node = node
 
     @override
-    def predict(self, observation_features: Any, *_: Any, **__: Any) -> Any:
-        points = self.node.predict([one.parameters for one in observation_features])
-        metric = self.node._metric
-        pairs = np.array([point[metric] for point in points]).reshape(-1, 2)
-        return {metric: pairs[:, 0]}, {metric: {metric: pairs[:, 1] ** 2}}
+    def get_training_data(self, filter_in_design: bool = False) -> ExperimentData:
+        data = super().get_training_data(filter_in_design)
+        if self.node and filter_in_design:  # for cross-validation
+            number = data.arm_data.index.unique("arm_name").size
+            drifts = self.node.update().drifts
+            if drifts or number < 2:
+                raise AnalysisNotApplicableStateError(
+                    "Cross-validation needs results of at least two arms, and a bandit "
+                    f"without drift, but there are results of {number}"
+                    f"{', and the objective drifts' * drifts}."
+                )
+        return data
+
+    @override
+    def _predict(
+        self, observation_features: Any, *_: Any, left_out: bool = False, **__: Any
+    ) -> list[ObservationData]:
+        """Return means and variances, NaN for points that are not arms."""
+        bandit, arms = self.node.update(), {}
+        for place, point in enumerate(observation_features):
+            with suppress(InputDataError):
+                arms[place] = self.node.arms.index(point.parameters)
+        known, inverse = bandit._rows(list(arms.values())).unique(return_inverse=True)
+        moments = bandit.predict(known)
+        if left_out:
+            moments = bandit._unscaled(*bandit._present()[1].left_out(known))
+        found = np.full((len(observation_features), 2), math.nan)
+        found[list(arms)] = torch.stack(moments, dim=-1)[inverse].numpy()
+        names = [self.node._metric]
+        return [ObservationData(names, pair[:1], pair[1:, None]) for pair in found]
+
+    @override
+    def _cross_validate(  # type: ignore[override] # Ax names all arguments
+        self, cv_test_points: Any, **_: Any
+    ) -> list[ObservationData]:
+        return self._predict(cv_test_points, left_out=True)
 
 
 class BanditNode(ExternalGenerationNode):
@@ -181,7 +225,17 @@ class BanditNode(ExternalGenerationNode):
     @override
     def _fitted_adapter(self) -> Any:
         experiment = getattr(self._generation_strategy, "_experiment", None)
-        return None if experiment is None else _Results(self, experiment)
+        if experiment is None:
+            return None
+        trials = experiment.trials
+        runs = [run for trial in trials.values() for run in trial.generator_runs]
+        with suppress(BotorchError):
+            if runs and self.update().num_pulls:
+                # For `client.get_best_parameterization`.
+                number, mean, variance = self._best_trial(experiment)
+                moments = {self._metric: mean}, {self._metric: {self._metric: variance}}
+                runs[-1]._best_arm_predictions = trials[number].arms[0], moments
+        return BanditAdapter(self, experiment)
 
     @property
     def bandit(self) -> FiniteArmBandit:
@@ -273,7 +327,7 @@ class BanditNode(ExternalGenerationNode):
 
     @override
     def _gen(self, experiment: Experiment, *args: Any, **options: Any) -> GeneratorRun:
-        """Generate one trial, with the best arm so far."""
+        """Generate one trial."""
         if options.get("n") not in (None, 1):
             raise UnsupportedError(
                 f"Expected trials of one arm, but got n={options['n']}. Ax merges "
@@ -285,11 +339,6 @@ class BanditNode(ExternalGenerationNode):
         self._available = self.arms.allowed(fixed, constraints)
         run = super()._gen(experiment, *args, **options)
         run._fit_time = float(run._fit_time or 0.0)  # Ax's 0 is no float in a database
-        if self.bandit.num_pulls:
-            # For `client.get_best_parameterization`.
-            number, mean, variance = self._best_trial(experiment)
-            moments = {self._metric: mean}, {self._metric: {self._metric: variance}}
-            run._best_arm_predictions = (experiment.trials[number].arms[0], moments)
         return run
 
     @override
