@@ -168,11 +168,10 @@ class SingleTaskDTCGP(SingleTaskGP):
     @classmethod
     @override
     def construct_inputs(
-        cls, training_data: SupervisedDataset, inducing_points: Any = None
+        cls, training_data: SupervisedDataset, **options: Any
     ) -> dict[str, Any]:
-        """Return the constructor's arguments, for example for Ax's ``ModelConfig``."""
-        inputs = super().construct_inputs(training_data)
-        return {**inputs, "inducing_points": inducing_points}
+        """Return the constructor's arguments; Ax's ``model_options`` are ``options``."""
+        return {**super().construct_inputs(training_data), **options}
 
     @override
     def get_extra_state(self) -> Tensor:
