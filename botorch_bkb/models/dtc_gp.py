@@ -170,7 +170,7 @@ class SingleTaskDTCGP(SingleTaskGP):
     def construct_inputs(
         cls, training_data: SupervisedDataset, **options: Any
     ) -> dict[str, Any]:
-        """Return the constructor's arguments; Ax's ``model_options`` are ``options``."""
+        """Return the constructor's arguments, from Ax its ``model_options`` too."""
         return {**super().construct_inputs(training_data), **options}
 
     @override

@@ -81,9 +81,16 @@ def file_node(folder, num_arms=20, factory="BKB"):
     return BanditNode(ArmFile(folder / "arms.npy"), factory=factory)
 
 
-def new_client(nodes=None, parameters=None, objective="y", goal=None, **options):
+def new_client(
+    nodes=None,
+    parameters=None,
+    objective="y",
+    goal=None,
+    storage_config=None,
+    **options,
+):
     """Return a client of a strategy, a node or several."""
-    client = Client(random_seed=0)
+    client = Client(storage, random_seed=0)
     options = {"name": "e", "parameters": parameters or two_parameters(), **options}
     client.configure_experiment(**options)
     client.configure_optimization(objective=objective, **(goal or {}))

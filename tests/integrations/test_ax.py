@@ -39,10 +39,17 @@ with warnings.catch_warnings():
     from ax.analysis.overview import OverviewAnalysis
     from ax.analysis.plotly.cross_validation import CrossValidationPlot
     from ax.analysis.plotly.surface.slice import SlicePlot
+    from ax.api.client import Client
+    from ax.api.configs import StorageConfig
     from ax.core.analysis_card import ErrorAnalysisCard
     from ax.generation_strategy.generation_node import GenerationNode
     from ax.generation_strategy.generator_spec import GeneratorSpec
     from ax.generation_strategy.transition_criterion import MinTrials
+    from ax.storage.sqa_store.db import (
+        create_all_tables,
+        get_engine,
+        init_engine_and_session_factory,
+    )
 
     from botorch_bkb.integrations.ax import ArmFile, BanditNode, find_bandit_node
     from botorch_bkb.integrations.ax.node import _FACTORIES as FACTORIES
@@ -204,6 +211,19 @@ def test_cross_validation_is_of_bandits_that_were_not_told_of_an_arm():
     drifting = new_client(grid_node("drifting"))
     play(drifting, 3)
     assert "-- Not Available Yet" in str(analyse(drifting, CrossValidationPlot()))
+
+
+def test_a_client_of_a_database_goes_on(tmp_path):
+    config = StorageConfig(url=f"sqlite:///{tmp_path / 'ax.db'}")
+    init_engine_and_session_factory(url=config.url, force_init=True)
+    create_all_tables(get_engine())
+    node = grid_node("GPBandit")
+    client = new_client(node, storage=config)
+    play(client, 3)
+    analyse(client, OverviewAnalysis())
+    loaded = Client.load_from_database("e", config)
+    assert loaded.get_best_parameterization() == client.get_best_parameterization()
+    assert loaded.get_next_trials(1) == {3: node.get_next_candidate([])}
 
 
 def test_seconds_of_trials_have_the_type_that_a_database_gives_back():

@@ -89,12 +89,10 @@ class BanditAdapter(Adapter):
         data = super().get_training_data(filter_in_design)
         if self.node and filter_in_design:  # for cross-validation
             number = data.arm_data.index.unique("arm_name").size
-            drifts = self.node.update().drifts
-            if drifts or number < 2:
+            if number < 2 or self.node.update().drifts:
                 raise AnalysisNotApplicableStateError(
-                    "Cross-validation needs results of at least two arms, and a bandit "
-                    f"without drift, but there are results of {number}"
-                    f"{', and the objective drifts' * drifts}."
+                    "Cross-validation needs results of two or more arms (there are "
+                    f"{number}), and an objective that does not drift."
                 )
         return data
 
@@ -112,9 +110,9 @@ class BanditAdapter(Adapter):
         if left_out:
             moments = bandit._unscaled(*bandit._present()[1].left_out(known))
         found = np.full((len(observation_features), 2), math.nan)
-        found[list(arms)] = torch.stack(moments, dim=-1)[inverse].numpy()
-        names = [self.node._metric]
-        return [ObservationData(names, pair[:1], pair[1:, None]) for pair in found]
+        found[list(arms)] = torch.stack(moments, dim=-1)[inverse].cpu()
+        metrics = [self.node._metric]
+        return [ObservationData(metrics, pair[:1], pair[1:, None]) for pair in found]
 
     @override
     def _cross_validate(  # type: ignore[override] # Ax names all arguments
@@ -230,8 +228,7 @@ class BanditNode(ExternalGenerationNode):
         trials = experiment.trials
         runs = [run for trial in trials.values() for run in trial.generator_runs]
         with suppress(BotorchError):
-            if runs and self.update().num_pulls:
-                # For `client.get_best_parameterization`.
+            if self.update().num_pulls:  # for `client.get_best_parameterization`
                 number, mean, variance = self._best_trial(experiment)
                 moments = {self._metric: mean}, {self._metric: {self._metric: variance}}
                 runs[-1]._best_arm_predictions = trials[number].arms[0], moments
