@@ -82,12 +82,7 @@ def file_node(folder, num_arms=20, factory="BKB"):
 
 
 def new_client(
-    nodes=None,
-    parameters=None,
-    objective="y",
-    goal=None,
-    storage_config=None,
-    **options,
+    nodes=None, parameters=None, objective="y", goal=None, storage=None, **options
 ):
     """Return a client of a strategy, a node or several."""
     client = Client(storage, random_seed=0)
