@@ -25,7 +25,7 @@ from ax.exceptions.analysis import AnalysisNotApplicableStateError
 from ax.generation_strategy.external_generation_node import ExternalGenerationNode
 from ax.generation_strategy.transition_criterion import TransitionCriterion
 from ax.generators.torch_base import TorchGenerator
-from botorch.exceptions.errors import BotorchError, InputDataError, UnsupportedError
+from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.exceptions.warnings import InputDataWarning
 from torch import Tensor
 from typing_extensions import override
@@ -223,16 +223,7 @@ class BanditNode(ExternalGenerationNode):
     @override
     def _fitted_adapter(self) -> Any:
         experiment = getattr(self._generation_strategy, "_experiment", None)
-        if experiment is None:
-            return None
-        trials = experiment.trials
-        runs = [run for trial in trials.values() for run in trial.generator_runs]
-        with suppress(BotorchError):
-            if self.update().num_pulls:  # for `client.get_best_parameterization`
-                number, mean, variance = self._best_trial(experiment)
-                moments = {self._metric: mean}, {self._metric: {self._metric: variance}}
-                runs[-1]._best_arm_predictions = trials[number].arms[0], moments
-        return BanditAdapter(self, experiment)
+        return None if experiment is None else BanditAdapter(self, experiment)
 
     @property
     def bandit(self) -> FiniteArmBandit:
@@ -324,7 +315,7 @@ class BanditNode(ExternalGenerationNode):
 
     @override
     def _gen(self, experiment: Experiment, *args: Any, **options: Any) -> GeneratorRun:
-        """Generate one trial."""
+        """Generate one trial, with the best arm so far."""
         if options.get("n") not in (None, 1):
             raise UnsupportedError(
                 f"Expected trials of one arm, but got n={options['n']}. Ax merges "
@@ -336,6 +327,11 @@ class BanditNode(ExternalGenerationNode):
         self._available = self.arms.allowed(fixed, constraints)
         run = super()._gen(experiment, *args, **options)
         run._fit_time = float(run._fit_time or 0.0)  # Ax's 0 is no float in a database
+        if self.bandit.num_pulls:
+            # For `client.get_best_parameterization`.
+            number, mean, variance = self._best_trial(experiment)
+            moments = {self._metric: mean}, {self._metric: {self._metric: variance}}
+            run._best_arm_predictions = (experiment.trials[number].arms[0], moments)
         return run
 
     @override
