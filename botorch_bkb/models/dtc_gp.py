@@ -265,7 +265,7 @@ class SingleTaskDTCGP(SingleTaskGP):
         X, W = self._unbatched_inputs(), 1 / self._train_noise
         inverse, first = find_replicates(X)
         W, X = sum_replicates(W, inverse, len(first))[inverse[rows]], X[rows]
-        mean = self._posterior_factors()(X.unsqueeze(-2)).mean.squeeze(-1)
+        mean = self.factors()(X.unsqueeze(-2)).mean.squeeze(-1)
         W = W * (self.covar_module(X, diag=True) + mean.square())
         return rows[leverage_pivots(self.covar_module, X, W, size).sort().values]
 
