@@ -197,7 +197,7 @@ def _largest_values(
     everything = [slice(None)]
     found = _evaluate(acq_function, sample, candidates[spread], everything)
     floor = found.max()
-    bound = VarianceBound(exact, model.transform_inputs(sample))
+    bound = VarianceBound(exact, model.train_inputs[0][:chunk_size])
     values = torch.full_like(pool[:, 0], -torch.inf)
     for rows in _slices(pool, chunk_size):
         part, indices = pool[rows], candidates[rows]

@@ -186,7 +186,8 @@ def can_share(acq_function: Any, choices: Tensor) -> bool:
     if type(trial) is not GPyTorchPosterior or trial.mean.dim() != 2:
         return False
     independent = ModelListGP, BatchedMultiOutputGPyTorchModel
-    return trial.mean.shape == (1, 1) or isinstance(model, independent)
+    rows, outputs = trial.mean.shape  # an input transform may make several rows of one
+    return rows == 1 and (outputs == 1 or isinstance(model, independent))
 
 
 def pending_points(function: Any) -> Tensor | None:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from botorch.acquisition.analytic import UpperConfidenceBound
 from botorch.acquisition.logei import (
     qLogExpectedImprovement,
     qLogNoisyExpectedImprovement,
@@ -16,13 +17,19 @@ from botorch.acquisition.monte_carlo import (
 from botorch.acquisition.multi_objective.logei import (
     qLogNoisyExpectedHypervolumeImprovement,
 )
-from botorch.acquisition.objective import ScalarizedPosteriorTransform
+from botorch.acquisition.objective import (
+    ExpectationPosteriorTransform,
+    ScalarizedPosteriorTransform,
+)
+from botorch.acquisition.risk_measures import CVaR
 from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.transforms import Log, Normalize, Standardize
+from botorch.models.transforms.input import InputPerturbation
 from botorch.optim.optimize import optimize_acqf_discrete
 from botorch.posteriors import GPyTorchPosterior
 from botorch.sampling import IIDNormalSampler, SobolQMCNormalSampler
 from gpytorch.distributions import MultivariateNormal
+from typing_extensions import override
 
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.optim import optimize_acqf_finite
@@ -101,6 +108,7 @@ def log_ei(model, **options):
 class SecondBest(MCAcquisitionFunction):
     """A user's own: the mean of the second largest sample."""
 
+    @override
     def forward(self, X):
         if self.X_pending is not None:
             pending = self.X_pending.expand(*X.shape[:-2], -1, -1)
@@ -247,6 +255,28 @@ def test_what_cannot_be_shared_is_evaluated_as_before():
     indices, _ = optimize_acqf_finite(function, CHOICES, q=2)
     expected, _ = optimize_acqf_discrete(function, q=2, choices=CHOICES)
     torch.testing.assert_close(CHOICES[indices], expected)
+
+
+@pytest.mark.filterwarnings("ignore:A not p.d.")
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+def test_several_rows_of_one_choice_are_evaluated_as_before():
+    perturbed = InputPerturbation(torch.tensor([[-0.1], [0.1]]).double().expand(2, 2))
+    model = SingleTaskDTCGP(X, Y, input_transform=perturbed)
+    function = qLogExpectedImprovement(
+        model, best_f=0.0, sampler=sampler(), objective=CVaR(alpha=0.5, n_w=2)
+    )
+    assert not can_share(function, CHOICES)
+    indices, _ = optimize_acqf_finite(function, CHOICES, q=2)
+    expected, _ = optimize_acqf_discrete(function, q=2, choices=CHOICES)
+    torch.testing.assert_close(CHOICES[indices], expected)
+    mean = UpperConfidenceBound(
+        model, beta=1.0, posterior_transform=ExpectationPosteriorTransform(2)
+    )
+    with torch.no_grad():
+        values = mean(CHOICES.unsqueeze(-2))
+    index, value = optimize_acqf_finite(mean, CHOICES, chunk_size=3)
+    assert index.item() == int(values.argmax())
+    torch.testing.assert_close(value, values.max().unsqueeze(0))
 
 
 def test_best_values_of_a_gradient_and_default_samplers_are_taken():

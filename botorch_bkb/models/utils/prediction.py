@@ -403,7 +403,7 @@ class VarianceBound(DTCPredictionStrategy):
 
     Args:
         factors: The posterior, whose features are a :class:`KernelFeatures`.
-        points: A ``k x d`` tensor of points like those to be bounded.
+        points: A ``k x d`` tensor of points like those to be bounded, transformed.
     """
 
     def __init__(self, factors: DTCPredictionStrategy, points: Tensor) -> None:
@@ -419,13 +419,16 @@ class VarianceBound(DTCPredictionStrategy):
         rows = torch.cat([weights.mT, rows])
         self.rows = torch.linalg.solve_triangular(features.L.mT, rows.mT, upper=True).mT
         self.points = features.points
+        self.exact = factors
         super().__init__(
             factors.covar_module, features, factors.weights, factors.log_det
         )
 
     @override
     def __call__(self, X: Tensor) -> MultivariateNormal:
-        """Return means and bounds of ``... x 1 x d`` points."""
+        """Return means and bounds of ``... x 1 x d`` points, exact ones of others."""
+        if X.shape[-2] != 1:
+            return self.exact(X)
         shape, flat = X.shape[:-1], X.reshape(-1, X.shape[-1])
         mean, *parts = self.rows @ dense_covariance(
             self.covar_module, self.points, flat
