@@ -44,8 +44,7 @@ from botorch_bkb.models.kernels.learned import (
     log_likelihood,
     tanimoto_to_learn,
 )
-from botorch_bkb.models.kernels.product import ComponentKernel
-from botorch_bkb.models.utils.nystrom import dense_covariance
+from botorch_bkb.models.kernels.product import check_kernel
 from botorch_bkb.models.utils.prediction import PartlyKnownNoise
 from botorch_bkb.models.utils.rows import as_dense, BitArms
 
@@ -536,27 +535,6 @@ class Fitter:
 
 # The name of 1.0.
 Hyperparameters = Fitter
-
-
-@torch.no_grad()
-def check_kernel(kernel: Kernel, rows: Tensor) -> None:
-    """Raise unless a kernel can be evaluated on a few rows."""
-    parts = [] if isinstance(kernel, ComponentKernel) else kernel.modules()
-    try:
-        shape = tuple(dense_covariance(kernel, rows, rows).shape)
-        found = "" if shape == 2 * (len(rows),) else f"covariances of shape {shape}"
-        for part in parts:
-            columns = getattr(part, "active_dims", None)
-            size = rows.shape[-1] if columns is None else len(columns)
-            if size == 1 < (getattr(part, "ard_num_dims", None) or 1):
-                found = f"{part.ard_num_dims} lengthscales of one feature"
-    except Exception as error:  # a kernel may raise anything
-        found = f"the error {error!r}"
-    if found:
-        raise InputDataError(
-            f"Expected `covar_module` to fit arms of {rows.shape[-1]} features, but "
-            f"got {found}. Check its `ard_num_dims` and `active_dims`."
-        )
 
 
 def _mean_and_std(rewards: Tensor, noise: Tensor) -> tuple[float, float]:

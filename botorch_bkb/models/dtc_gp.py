@@ -9,10 +9,7 @@ from typing import Any
 
 import torch
 from botorch.cross_validation import efficient_loo_cv
-from botorch.exceptions.errors import (
-    BotorchTensorDimensionError,
-    UnsupportedError,
-)
+from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
 from botorch.exceptions.warnings import InputDataWarning
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
@@ -45,13 +42,16 @@ from botorch_bkb.checks import (
 )
 from botorch_bkb.models.utils.draws import as_generator, draw_uniforms
 from botorch_bkb.models.utils.leverage_scores import (
+    CANDIDATES,
     INCLUSION,
     Inclusion,
-    leverage_pivots,
     log_exclusion,
+    MAX_SPARSE_SHARE,
+    random_rows,
     RESAMPLING,
     Resampling,
     sample_inducing_indices,
+    weighted_pivots,
 )
 from botorch_bkb.models.utils.nystrom import lazy_covariance
 from botorch_bkb.models.utils.prediction import (
@@ -67,13 +67,6 @@ from botorch_bkb.models.utils.prediction import (
     train_noise,
 )
 from botorch_bkb.models.utils.rows import covers, find_replicates, sum_replicates
-
-
-# Inducing points by number are chosen among so many times as many random ones.
-CANDIDATES = 5
-# From this share of the unique inputs on, factorization and prediction take as long as
-# those of the exact GP.
-MAX_SPARSE_SHARE = 0.4
 
 
 class SingleTaskDTCGP(SingleTaskGP):
@@ -232,8 +225,8 @@ class SingleTaskDTCGP(SingleTaskGP):
         S: Any = inducing_points
         if is_integer(S):
             check_size("inducing_points", S)
-            number, rows = int(S), self._random_rows(CANDIDATES * S)
-            S = train_X[self._pivots(rows, S)] if len(rows) > S else None
+            number, rows = int(S), random_rows(train_X, CANDIDATES * S)
+            S = train_X[weighted_pivots(self, rows, S)] if len(rows) > S else None
         check_tensors(inducing_points=S)
         if S is not None:
             shape, d = S.shape, train_X.shape[-1]
@@ -248,27 +241,6 @@ class SingleTaskDTCGP(SingleTaskGP):
         self._inducing_points, self._num_inducing = S, number
         self.prediction_strategy = None
 
-    def _random_rows(self, size: int) -> Tensor:
-        """Return at most ``size`` distinct training rows, the same at each call."""
-        first = find_replicates(self._raw_train_X).first
-        stream = torch.Generator().manual_seed(0)
-        return first[torch.randperm(len(first), generator=stream)[:size].to(first)]
-
-    @torch.no_grad()
-    def _pivots(self, rows: Tensor, size: int) -> Tensor:
-        """Choose ``size`` of some distinct training rows by pivoted Cholesky.
-
-        A point matters more where the function is far from the prior mean: leverages
-        are multiplied by ``k(x, x) + mean(x)^2``, the mean centered and of the first.
-        """
-        self.set_inducing_points(self._raw_train_X[rows[:size]])
-        X, W = self._unbatched_inputs(), 1 / self._train_noise
-        inverse, first = find_replicates(X)
-        W, X = sum_replicates(W, inverse, len(first))[inverse[rows]], X[rows]
-        mean = self.factors()(X.unsqueeze(-2)).mean.squeeze(-1)
-        W = W * (self.covar_module(X, diag=True) + mean.square())
-        return rows[leverage_pivots(self.covar_module, X, W, size).sort().values]
-
     @property
     def custom_fit(self) -> Callable[..., MarginalLogLikelihood]:
         """What ``fit_gpytorch_mll`` calls if the inducing points are a number.
@@ -280,8 +252,8 @@ class SingleTaskDTCGP(SingleTaskGP):
             raise AttributeError("custom_fit")
 
         def fit(mll: MarginalLogLikelihood, **options: Any) -> MarginalLogLikelihood:
-            is_exact, rows = self._inducing_points is None, self._random_rows(number)
-            self.set_inducing_points(None if is_exact else self._raw_train_X[rows])
+            X, is_exact = self._raw_train_X, self._inducing_points is None
+            self.set_inducing_points(None if is_exact else X[random_rows(X, number)])
             try:
                 return fit_gpytorch_mll(mll, **options)
             finally:
@@ -348,8 +320,8 @@ class SingleTaskDTCGP(SingleTaskGP):
             uniforms = torch.tensor([known.setdefault(*pair) for pair in pairs])
         drawn = first[sample_inducing_indices(kept, scores[first], uniforms.to(scores))]
         if len(drawn) > most:
-            order = self._random_rows(len(first))
-            drawn = self._pivots(order[torch.isin(order, drawn)], most)
+            order = random_rows(train_X, len(first))
+            drawn = weighted_pivots(self, order[torch.isin(order, drawn)], most)
         is_cheap = len(drawn) <= MAX_SPARSE_SHARE * len(first)
         self.set_inducing_points(train_X[drawn] if is_cheap else None)
 
@@ -374,15 +346,12 @@ class SingleTaskDTCGP(SingleTaskGP):
         """
         check_tensors(X=X, Yvar=None if isinstance(Yvar, int | float) else Yvar)
         x = self._unbatched_inputs()
-        if X is None:
-            Yvar = self._train_noise
-        else:
-            x = self.transform_inputs(X)
+        Yvar = self._train_noise if X is None else Yvar
+        x = x if X is None else self.transform_inputs(X)
         if Yvar is None:
             Yvar = new_noise(self.likelihood, x.unsqueeze(-2)).squeeze(-1)
         with torch.no_grad(), gpt_posterior_settings():
-            variance = self(x.unsqueeze(-2)).variance
-            return variance.squeeze(-1) / Yvar
+            return self(x.unsqueeze(-2)).variance.squeeze(-1) / Yvar
 
     def effective_dimension(self) -> float:
         """Return the pulls' sum of leverage scores, (5) of [calandriello2019bkb]_."""
@@ -590,10 +559,7 @@ class SingleTaskDTCGP(SingleTaskGP):
         targets = self.train_targets if targets is None else targets
         noise = self._train_noise if noise is None else noise
         centered = targets - self.mean_module(X)
-        inverse, first = find_replicates(X)
-        W = sum_replicates(1 / noise, inverse, len(first))
-        means = sum_replicates(centered / noise, inverse, len(first)) / W
-        return Observations(X[first], W, means)
+        return Observations.merged(X, centered, noise)
 
     def _unbatched_inputs(self) -> Tensor:
         """Return the ``n x d`` transformed training inputs, or raise."""
@@ -626,11 +592,9 @@ class SingleTaskDTCGP(SingleTaskGP):
             detach = settings.detach_test_caches.on()
             with torch.set_grad_enabled(torch.is_grad_enabled() and not detach):
                 kernel, data = self.covar_module, self.merged_observations()
-                S = self.sparse_inducing_inputs()
-                factors = (
-                    ExactPosterior.from_observations(kernel, data)
-                    if S is None
-                    else SparsePosterior.from_observations(kernel, data, S)
-                )
+                if (S := self.sparse_inducing_inputs()) is None:
+                    factors = ExactPosterior.from_observations(kernel, data)
+                else:
+                    factors = SparsePosterior.from_observations(kernel, data, S)
             self.prediction_strategy = factors
         return factors

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from botorch.acquisition.acquisition import (
@@ -21,7 +21,10 @@ from botorch.exceptions.errors import (
     UnsupportedError,
 )
 from botorch.optim.parameter_constraints import evaluate_feasibility
+from gpytorch.distributions import MultivariateNormal
+from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
+from typing_extensions import override
 
 from botorch_bkb.checks import (
     check_available,
@@ -30,7 +33,12 @@ from botorch_bkb.checks import (
     check_tensors,
 )
 from botorch_bkb.models import SingleTaskDTCGP
-from botorch_bkb.models.utils.prediction import KernelFeatures, VarianceBound
+from botorch_bkb.models.utils.nystrom import dense_covariance, explaining_rows
+from botorch_bkb.models.utils.prediction import (
+    DTCPredictionStrategy,
+    KernelFeatures,
+    Observations,
+)
 from botorch_bkb.models.utils.rows import (
     Duplicates,
     find_duplicates,
@@ -43,6 +51,8 @@ from botorch_bkb.optim.shared_samples import can_share, pending_points, SharedSa
 # Analytic functions that rise with the mean or fall with it, and rise with the
 # variance, so that an upper bound of the variance bounds their value.
 RISING = ExpectedImprovement, LogExpectedImprovement, UpperConfidenceBound
+# The rows that bound variances: more take longer, fewer bound less.
+NUM_BOUND_ROWS = 16
 # Bounds pay for more choices than a few chunks.
 MIN_CHUNKS_TO_BOUND = 4
 # By rounding a bound may be smaller than the value, by this relative error at most.
@@ -213,6 +223,57 @@ def _largest_values(
             values[rows.start + kept] = found
             floor = floor.maximum(found.max())
     return values
+
+
+class VarianceBound(DTCPredictionStrategy):
+    r"""Exact means and upper bounds of variances, in ``O(m r)`` for a point.
+
+    A variance is ``k(x, x) - z^T B z``, with ``B = I - V^{-1}``, or ``I`` for the exact
+    GP, of which ``r`` rows give a part.
+
+    Args:
+        factors: The posterior, whose features are a :class:`KernelFeatures`.
+        points: A ``k x d`` tensor of points like those to be bounded, transformed.
+    """
+
+    def __init__(self, factors: DTCPredictionStrategy, points: Tensor) -> None:
+        features, L_v = cast(KernelFeatures, factors.features), factors.L_v
+
+        def B(Z: Tensor) -> Tensor:
+            return Z if L_v is None else Z - torch.cholesky_solve(Z, L_v)
+
+        rows = explaining_rows(features(points), B, NUM_BOUND_ROWS)
+        weights = factors.weights.unsqueeze(-1)
+        if L_v is not None:
+            weights = torch.linalg.solve_triangular(L_v.mT, weights, upper=True)
+        rows = torch.cat([weights.mT, rows])
+        self.rows = torch.linalg.solve_triangular(features.L.mT, rows.mT, upper=True).mT
+        self.points = features.points
+        self.exact = factors
+        super().__init__(
+            factors.covar_module, features, factors.weights, factors.log_det
+        )
+
+    @override
+    def __call__(self, X: Tensor) -> MultivariateNormal:
+        """Return means and bounds of ``... x 1 x d`` points, exact ones of others."""
+        if X.shape[-2] != 1:
+            return self.exact(X)
+        shape, flat = X.shape[:-1], X.reshape(-1, X.shape[-1])
+        mean, *parts = self.rows @ dense_covariance(
+            self.covar_module, self.points, flat
+        )
+        variance = self.covar_module(flat, diag=True)
+        for part in parts:
+            variance = variance - part.square()
+        variance = variance.clamp_min(0.0).reshape(shape)
+        return MultivariateNormal(mean.reshape(shape), DiagLinearOperator(variance))
+
+    @override
+    def condition(
+        self, observations: Observations, reproject: bool = True
+    ) -> DTCPredictionStrategy:
+        raise NotImplementedError
 
 
 def _bounded_model(acq_function: AcquisitionFunction) -> SingleTaskDTCGP | None:

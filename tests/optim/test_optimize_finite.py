@@ -25,8 +25,11 @@ from botorch_bkb.acquisition import (
     ScheduledUpperConfidenceBound,
 )
 from botorch_bkb.models import SingleTaskDTCGP
-from botorch_bkb.models.utils.prediction import VarianceBound
-from botorch_bkb.optim.optimize_finite import optimize_acqf_finite, top_k_choices
+from botorch_bkb.optim.optimize_finite import (
+    optimize_acqf_finite,
+    top_k_choices,
+    VarianceBound,
+)
 from tests.acquisition import exact_moments, fixed_gp, standardized_data
 from tests.helpers import LargestTensor
 

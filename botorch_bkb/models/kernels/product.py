@@ -10,7 +10,7 @@ from itertools import accumulate, product
 from typing import Any, cast, NamedTuple, Self
 
 import torch
-from botorch.exceptions.errors import UnsupportedError
+from botorch.exceptions.errors import InputDataError, UnsupportedError
 from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel, ScaleKernel
 from torch import Tensor
 from typing_extensions import override
@@ -199,3 +199,24 @@ def _assign(factor: Kernel, limits: list[int]) -> None:
     everything = torch.equal(columns, torch.arange(start, stop).to(columns))
     factor.component = at
     factor.active_dims = None if everything else columns - start
+
+
+@torch.no_grad()
+def check_kernel(kernel: Kernel, rows: Tensor) -> None:
+    """Raise unless a kernel can be evaluated on a few rows."""
+    parts = [] if isinstance(kernel, ComponentKernel) else kernel.modules()
+    try:
+        shape = tuple(dense_covariance(kernel, rows, rows).shape)
+        found = "" if shape == 2 * (len(rows),) else f"covariances of shape {shape}"
+        for part in parts:
+            columns = getattr(part, "active_dims", None)
+            size = rows.shape[-1] if columns is None else len(columns)
+            if size == 1 < (getattr(part, "ard_num_dims", None) or 1):
+                found = f"{part.ard_num_dims} lengthscales of one feature"
+    except Exception as error:  # a kernel may raise anything
+        found = f"the error {error!r}"
+    if found:
+        raise InputDataError(
+            f"Expected `covar_module` to fit arms of {rows.shape[-1]} features, but "
+            f"got {found}. Check its `ard_num_dims` and `active_dims`."
+        )

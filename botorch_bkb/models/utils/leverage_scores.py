@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from gpytorch.kernels import Kernel
@@ -16,11 +16,17 @@ from botorch_bkb.checks import (
     check_positive,
 )
 from botorch_bkb.models.utils.nystrom import dense_covariance, SPAN_TOLERANCE
+from botorch_bkb.models.utils.rows import find_replicates, sum_replicates
 
 
 # Rows of the factor that are computed at once, of points that may be the next pivots: a
 # product of matrices is several times as fast as that many with vectors.
 PIVOTS_AHEAD = 16
+# Inducing points by number are chosen among so many times as many random ones.
+CANDIDATES = 5
+# From this share of the unique inputs on, factorization and prediction take as long as
+# those of the exact GP.
+MAX_SPARSE_SHARE = 0.4
 
 Resampling = Literal["independent", "coupled"]
 Inclusion = Literal["merged", "per_pull"]
@@ -155,6 +161,31 @@ def leverage_pivots(
             left = weights * residual.where(residual > least, 0.0)
             pivots.append(pivot)
     return torch.tensor(pivots, dtype=torch.long, device=points.device)
+
+
+def random_rows(X: Tensor, size: int) -> Tensor:
+    """Return at most ``size`` distinct rows of a table, the same at each call."""
+    first = find_replicates(X).first
+    stream = torch.Generator().manual_seed(0)
+    return first[torch.randperm(len(first), generator=stream)[:size].to(first)]
+
+
+@torch.no_grad()
+def weighted_pivots(model: Any, rows: Tensor, size: int) -> Tensor:
+    """Choose ``size`` of some distinct training rows of a ``SingleTaskDTCGP``.
+
+    By pivoted Cholesky. A point matters more where the function is far from the prior
+    mean: leverages are multiplied by ``k(x, x) + mean(x)^2``, the mean centered, given
+    the first rows as inducing points, which those of the model become.
+    """
+    model.set_inducing_points(model._raw_train_X[rows[:size]])
+    factors, W = model.factors(), 1 / model._train_noise
+    X = model.train_inputs[0]
+    inverse, first = find_replicates(X)
+    W, X = sum_replicates(W, inverse, len(first))[inverse[rows]], X[rows]
+    mean = factors(X.unsqueeze(-2)).mean.squeeze(-1)
+    W = W * (model.covar_module(X, diag=True) + mean.square())
+    return rows[leverage_pivots(model.covar_module, X, W, size).sort().values]
 
 
 def bkb_oversampling(

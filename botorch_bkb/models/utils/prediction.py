@@ -56,7 +56,6 @@ from typing_extensions import override
 
 from botorch_bkb.models.utils.nystrom import (
     dense_covariance,
-    explaining_rows,
     independent_points,
     lazy_covariance,
     SPAN_TOLERANCE,
@@ -65,8 +64,6 @@ from botorch_bkb.models.utils.rows import find_replicates, sum_replicates
 
 
 MAX_DENSE_POINTS = 512
-# Of the bounds of variances; more rows take longer, fewer bound less.
-NUM_BOUND_ROWS = 16
 
 
 # From a `... x q x d` tensor of points to their `... x m x q` features.
@@ -190,6 +187,15 @@ class Observations(NamedTuple):
     inputs: Tensor
     precisions: Tensor
     means: Tensor
+
+    @classmethod
+    def merged(cls, X: Tensor, centered: Tensor, noise: Tensor) -> Observations:
+        """Merge ``n`` centered targets of ``n x d`` inputs, some of them repeated."""
+        inverse, first = find_replicates(X)
+        W = sum_replicates(1 / noise, inverse, len(first))
+        return cls(
+            X[first], W, sum_replicates(centered / noise, inverse, len(first)) / W
+        )
 
 
 @dataclass(eq=False, repr=False)
@@ -393,57 +399,6 @@ class SparsePosterior(DTCPredictionStrategy):
         known = root.square().sum(dim=-2).squeeze(-1)
         odds = known / (noise - known)
         return mean - odds * (targets - mean), variance - known + noise * odds
-
-
-class VarianceBound(DTCPredictionStrategy):
-    r"""Exact means and upper bounds of variances, in ``O(m r)`` for a point.
-
-    A variance is ``k(x, x) - z^T B z``, with ``B = I - V^{-1}``, or ``I`` for the exact
-    GP, of which ``r`` rows give a part.
-
-    Args:
-        factors: The posterior, whose features are a :class:`KernelFeatures`.
-        points: A ``k x d`` tensor of points like those to be bounded, transformed.
-    """
-
-    def __init__(self, factors: DTCPredictionStrategy, points: Tensor) -> None:
-        features, L_v = cast(KernelFeatures, factors.features), factors.L_v
-
-        def B(Z: Tensor) -> Tensor:
-            return Z if L_v is None else Z - torch.cholesky_solve(Z, L_v)
-
-        rows = explaining_rows(features(points), B, NUM_BOUND_ROWS)
-        weights = factors.weights.unsqueeze(-1)
-        if L_v is not None:
-            weights = torch.linalg.solve_triangular(L_v.mT, weights, upper=True)
-        rows = torch.cat([weights.mT, rows])
-        self.rows = torch.linalg.solve_triangular(features.L.mT, rows.mT, upper=True).mT
-        self.points = features.points
-        self.exact = factors
-        super().__init__(
-            factors.covar_module, features, factors.weights, factors.log_det
-        )
-
-    @override
-    def __call__(self, X: Tensor) -> MultivariateNormal:
-        """Return means and bounds of ``... x 1 x d`` points, exact ones of others."""
-        if X.shape[-2] != 1:
-            return self.exact(X)
-        shape, flat = X.shape[:-1], X.reshape(-1, X.shape[-1])
-        mean, *parts = self.rows @ dense_covariance(
-            self.covar_module, self.points, flat
-        )
-        variance = self.covar_module(flat, diag=True)
-        for part in parts:
-            variance = variance - part.square()
-        variance = variance.clamp_min(0.0).reshape(shape)
-        return MultivariateNormal(mean.reshape(shape), DiagLinearOperator(variance))
-
-    @override
-    def condition(
-        self, observations: Observations, reproject: bool = True
-    ) -> DTCPredictionStrategy:
-        raise NotImplementedError
 
 
 def nystrom_features(covar_module: Kernel, inducing_points: Tensor) -> KernelFeatures:
