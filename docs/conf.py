@@ -89,9 +89,10 @@ nitpick_ignore += [
     (role, "botorch_bkb.posteriors.shards.S") for role in ("py:class", "py:obj")
 ]
 # Private bases have no entry of their own.
-# A base class is named by its module, which GPyTorch's pages do not have.
+# A base class is named by its module, which the pages of GPyTorch and Ax do not have.
 nitpick_ignore += [
-    ("py:class", "gpytorch.likelihoods.gaussian_likelihood.GaussianLikelihood")
+    ("py:class", "gpytorch.likelihoods.gaussian_likelihood.GaussianLikelihood"),
+    ("py:class", "ax.adapter.base.Adapter"),
 ]
 nitpick_ignore_regex = [("py:class", r"botorch_bkb\..*\._\w+")]
 intersphinx_mapping = write_inventories(Path(_inventories.name))
