@@ -5,7 +5,6 @@ from botorch_bkb.bandits.box import BoxBandit
 from botorch_bkb.bandits.box_policies import BoxThompsonPolicy, BoxUCBPolicy
 from botorch_bkb.bandits.gp_bandit import GPBandit
 from botorch_bkb.bandits.inducing import LeverageScoreSampling
-from botorch_bkb.bandits.observations import LogWarp
 from botorch_bkb.bandits.papers import (
     BBKB,
     BKB,
@@ -27,6 +26,7 @@ from botorch_bkb.bandits.policies import (
     UniformPolicy,
 )
 from botorch_bkb.bandits.progress import Progress
+from botorch_bkb.bandits.warping import LogWarp
 from botorch_bkb.models.kernels.learned import (
     anova_to_learn,
     composite_to_learn,

@@ -22,9 +22,10 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.bandits.observations import LogWarp, Observations
+from botorch_bkb.bandits.observations import Observations
 from botorch_bkb.bandits.storage import load_state, MAX_BYTES, save_state
 from botorch_bkb.bandits.surrogates import Surrogate
+from botorch_bkb.bandits.warping import LogWarp
 from botorch_bkb.checks import check_time, check_truth
 
 

@@ -27,7 +27,8 @@ from torch import Tensor
 
 from botorch_bkb.arms import ProductArms, StoredArms
 from botorch_bkb.arms.units import feature_units
-from botorch_bkb.bandits.observations import LogWarp, LogWarpOutcome, Results
+from botorch_bkb.bandits.observations import Results
+from botorch_bkb.bandits.warping import LogWarp, LogWarpOutcome
 from botorch_bkb.checks import (
     check_count,
     check_modules,

@@ -26,7 +26,6 @@ from botorch_bkb.bandits.drifting import (
 )
 from botorch_bkb.bandits.fitting import Fitter
 from botorch_bkb.bandits.inducing import EXACT_UNTIL, LeverageScoreSampling
-from botorch_bkb.bandits.observations import DEVIATIONS_OF_95_PERCENT
 from botorch_bkb.bandits.plates import (
     checked_columns,
     plate_masks,
@@ -38,6 +37,7 @@ from botorch_bkb.bandits.surrogates import (
     ArmSurrogate,
     PosteriorSurrogate,
 )
+from botorch_bkb.bandits.warping import DEVIATIONS_OF_95_PERCENT
 from botorch_bkb.checks import check_choice, check_number, check_size
 from botorch_bkb.models.kernels.product import ComponentKernel
 from botorch_bkb.models.utils.draws import ASKS, PROGRESS, seeded_generator

@@ -23,7 +23,7 @@ from torch import Tensor
 
 import botorch_bkb
 from botorch_bkb.bandits import GPBandit
-from botorch_bkb.bandits.observations import DEVIATIONS_OF_95_PERCENT
+from botorch_bkb.bandits.warping import DEVIATIONS_OF_95_PERCENT
 from botorch_bkb.cli.arguments import SuggestOptions
 from botorch_bkb.cli.candidates import Candidates
 from botorch_bkb.cli.diagnosis import (

@@ -14,7 +14,7 @@ from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
 from botorch_bkb.bandits import GPBandit, matern_to_learn, rbf_to_learn
-from botorch_bkb.bandits.observations import DEVIATIONS_OF_95_PERCENT
+from botorch_bkb.bandits.warping import DEVIATIONS_OF_95_PERCENT
 from botorch_bkb.cli.arguments import BATCH_SIZE, KernelName, SuggestOptions
 from botorch_bkb.cli.campaign import read_campaign
 from botorch_bkb.cli.candidates import Candidates

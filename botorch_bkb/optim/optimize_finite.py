@@ -55,7 +55,8 @@ RISING = ExpectedImprovement, LogExpectedImprovement, UpperConfidenceBound
 NUM_BOUND_ROWS = 16
 # Bounds pay for more choices than a few chunks.
 MIN_CHUNKS_TO_BOUND = 4
-# By rounding a bound may be smaller than the value, by this relative error at most.
+# How much smaller than the value a bound may be by rounding: this share of the value,
+# of its range and of the unit. With larger rounding errors there are no bounds.
 BOUND_MARGIN = 1e-6
 
 
@@ -205,9 +206,11 @@ def _largest_values(
     spread = slice(None, None, -(-len(pool) // chunk_size))
     sample = pool[spread]
     everything = [slice(None)]
-    found = _evaluate(acq_function, sample, candidates[spread], everything)
-    floor = found.max()
     bound = VarianceBound(exact, model.train_inputs[0][:chunk_size])
+    if bound.rounding > BOUND_MARGIN / 10:
+        return _evaluate(acq_function, pool, candidates, _slices(pool, chunk_size))
+    found = _evaluate(acq_function, sample, candidates[spread], everything)
+    floor, usual = found.max(), found.median()
     values = torch.full_like(pool[:, 0], -torch.inf)
     for rows in _slices(pool, chunk_size):
         part, indices = pool[rows], candidates[rows]
@@ -216,7 +219,7 @@ def _largest_values(
             bounds = _evaluate(acq_function, part, indices, everything)
         finally:
             model.prediction_strategy = exact
-        least = floor - BOUND_MARGIN * (1 + floor.abs())
+        least = floor - BOUND_MARGIN * (1 + floor.abs() + floor - usual)
         kept = (bounds >= least).nonzero().squeeze(-1)
         if len(kept):
             found = _evaluate(acq_function, part[kept], indices[kept], everything)
@@ -234,6 +237,10 @@ class VarianceBound(DTCPredictionStrategy):
     Args:
         factors: The posterior, whose features are a :class:`KernelFeatures`.
         points: A ``k x d`` tensor of points like those to be bounded, transformed.
+
+    Attributes:
+        rounding: The rounding error of a mean or a root of a variance's part, in prior
+            standard deviations.
     """
 
     def __init__(self, factors: DTCPredictionStrategy, points: Tensor) -> None:
@@ -250,6 +257,10 @@ class VarianceBound(DTCPredictionStrategy):
         self.rows = torch.linalg.solve_triangular(features.L.mT, rows.mT, upper=True).mT
         self.points = features.points
         self.exact = factors
+        # Rounding errors add up as random ones do.
+        prior = factors.covar_module(points, diag=True).max()
+        sums = self.rows.square().sum(dim=-1).sqrt().max() * prior.sqrt()
+        self.rounding = torch.finfo(prior.dtype).eps * sums.item()
         super().__init__(
             factors.covar_module, features, factors.weights, factors.log_det
         )
@@ -273,7 +284,7 @@ class VarianceBound(DTCPredictionStrategy):
     def condition(
         self, observations: Observations, reproject: bool = True
     ) -> DTCPredictionStrategy:
-        raise NotImplementedError
+        return self.exact.condition(observations, reproject)
 
 
 def _bounded_model(acq_function: AcquisitionFunction) -> SingleTaskDTCGP | None:

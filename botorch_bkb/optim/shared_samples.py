@@ -22,6 +22,7 @@ import torch
 from botorch.acquisition.acquisition import MCSamplerMixin
 from botorch.acquisition.cached_cholesky import CachedCholeskyMCSamplerMixin
 from botorch.acquisition.monte_carlo import SampleReducingMCAcquisitionFunction
+from botorch.acquisition.objective import LearnedObjective
 from botorch.models import ModelListGP
 from botorch.models.gpytorch import BatchedMultiOutputGPyTorchModel
 from botorch.posteriors import GPyTorchPosterior
@@ -110,7 +111,9 @@ class SharedSamples:
             copied._get_f_X_samples = lambda posterior, q_in: self.samples_of(
                 posterior.X[..., -q_in:, :]
             )
-        if isinstance(function, SampleReducingMCAcquisitionFunction):
+        # A learned objective compares the points of a batch with each other.
+        is_reducing = isinstance(function, SampleReducingMCAcquisitionFunction)
+        if is_reducing and not isinstance(function.objective, LearnedObjective):
             copied._non_reduced_forward = _Utilities(copied._non_reduced_forward)
         return copied
 

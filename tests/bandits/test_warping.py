@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, strategies
 
 from botorch_bkb import BoxBandit, GPBandit
-from botorch_bkb.bandits.observations import LogWarp
+from botorch_bkb.bandits.warping import LogWarp
 from tests.bandits import random_arms
 from tests.bandits.contract import both_signs
 from tests.bandits.test_predictions import dense_posterior
