@@ -118,10 +118,11 @@ def bounded_functions(model):
     yield ScheduledUpperConfidenceBound(model, 1.5)
 
 
+@pytest.mark.filterwarnings("ignore:The model inputs are of type torch.float32")
 @given(
     seed=st.integers(0, 2**31),
     num_inducing=st.sampled_from([None, 3]),
-    scale=st.sampled_from([1e-6, 2.0, 1e6]),
+    scale=st.sampled_from([2.0, 1e6]),
     dtype=st.sampled_from([torch.float64, torch.float32]),
 )
 @settings(max_examples=15)
