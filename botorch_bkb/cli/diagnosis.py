@@ -7,14 +7,11 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import cast
 
 import numpy as np
 import pandas as pd
 import torch
 from botorch.exceptions.warnings import BotorchWarning
-from botorch.posteriors import GPyTorchPosterior
-from gpytorch.means import ZeroMean
 from scipy import special
 from torch import Tensor
 
@@ -23,7 +20,6 @@ from botorch_bkb.arms.units import extreme_arms
 from botorch_bkb.bandits import GPBandit
 from botorch_bkb.bandits.fitting import MIN_PULLS_TO_FIT
 from botorch_bkb.bandits.warping import DEVIATIONS_OF_95_PERCENT
-from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.kernels.learned import variance_shares
 from botorch_bkb.models.utils.rows import as_dense, sum_replicates
 from botorch_bkb.tables.columns import listing
@@ -257,8 +253,7 @@ def _hold_out(
     if is_refitted:
         predicted = _predict_by_folds(bandit, measured, place, rewards, known)
     else:
-        of_means = means, 1 / precisions
-        predicted = _predict_by_loo(bandit, measured, *of_means, place, noise)
+        predicted = _predict_by_loo(bandit, measured, place, noise)
     sums = sum_replicates(weights * rewards, place, len(measured))
     totals = sum_replicates(weights, place, len(measured))
     others = ((sums.sum() - sums) / (totals.sum() - totals))[place]
@@ -332,32 +327,13 @@ def _predict_by_folds(
 
 
 def _predict_by_loo(
-    bandit: GPBandit,
-    measured: Tensor,
-    means: Tensor,
-    noise_of_means: Tensor,
-    indices: Tensor,
-    noise: Tensor,
+    bandit: GPBandit, measured: Tensor, indices: Tensor, noise: Tensor
 ) -> Tensor:
-    """Predict ``n`` measurements by the fit to all other arms, ``3 x n``.
-
-    In closed form, from the means of the warped rewards of many measured arms.
-    """
-    inducing = bandit.inducing_indices
-    units, sign = bandit._surrogate.fit.units, 1 if bandit.maximize else -1
-    noise_variance = noise_of_means / units.std**2
-    model = SingleTaskDTCGP(
-        kernel_features(bandit, measured),
-        ((sign * means - units.mean) / units.std).unsqueeze(-1),
-        # Under 1e-6 GPyTorch would round it up, with a warning.
-        noise_variance.clamp_min(1e-6).unsqueeze(-1),
-        kernel_features(bandit, inducing) if len(inducing) < len(measured) else None,
-        covar_module=bandit.covar_module,
-        mean_module=ZeroMean(),
-        outcome_transform=None,
-    )
-    posterior = cast(GPyTorchPosterior, model.loo_posterior(observation_noise=False))
-    mean, variance = posterior.mean.flatten(), posterior.variance.flatten()
+    """Predict ``n`` measurements by the fit to all, given all other arms, ``3 x n``."""
+    surrogate, posterior = bandit._present()
+    units, sign = surrogate.fit.units, 1 if bandit.maximize else -1
+    found = [torch.cat(posterior.left_out(arm)) for arm in measured.split(1)]
+    mean, variance = torch.stack(found, dim=-1).double().cpu()
     std = (variance[indices] + noise / units.std**2).sqrt()
     half = sign * DEVIATIONS_OF_95_PERCENT * std
     ends = torch.stack([0 * half, -half, half]) + mean[indices]

@@ -216,6 +216,10 @@ class Posterior(ABC):
             without: Arms that do not count.
         """
 
+    def left_out(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return means and variances of some arms, without the rewards of these."""
+        raise UnsupportedError("Expected a posterior of arms that do not drift.")
+
     def shortlist(
         self, scale: float, size: int, allowed: Any
     ) -> tuple[Ranked, tuple[float, int]]:
@@ -387,8 +391,9 @@ class StaticPosterior(Posterior):
         return covariance + prior - Z[0].mT @ Z[-1]
 
     @torch.no_grad()
+    @override
     def left_out(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Return means and variances of some arms, without their own rewards.
+        r"""Return means and variances of some arms, without the rewards of these.
 
         With their projected covariances ``C``, summed precisions ``W`` and reward sums
         over lambda ``s``: ``(I - C W)^{-1} (mean - C s)``, and ``(I - C W)^{-1} C``.
