@@ -282,6 +282,8 @@ class ArmSurrogate(Surrogate):
         """Return the state of confidence schedules at a decision."""
         start, log_det_start = self.state.restart
         in_sum = start == 0 and 0 in observations.told["ids"]
+        # Without the constructor, which takes every sum. It stays that of its class, so
+        # that a schedule may use `dataclasses.replace`.
         state = _DecisionState.__new__(_DecisionState)
         vars(state).update(
             surrogate=self,
