@@ -87,7 +87,8 @@ def optimize_acqf_finite(
     those choices only whose upper bound may be the largest value, if the model is a
     :class:`~botorch_bkb.models.SingleTaskDTCGP`.
 
-    Memory: ``O(A)`` numbers and one chunk; with shared samples ``O(A q)``.
+    Memory: ``O(A)`` numbers and one chunk. Shared samples take a number for each choice
+    and pick, and each point of a baseline, up to two GiB; beyond, none are shared.
 
     Args:
         acq_function: Any BoTorch acquisition function that takes ``q = 1``, except a
@@ -123,7 +124,7 @@ def optimize_acqf_finite(
     pool = choices if len(candidates) == len(choices) else choices[candidates]
     function: Any = acq_function
     shared = None
-    if q > 1 and can_share(function, pool):
+    if q > 1 and can_share(function, pool, q):
         shared = SharedSamples(function, pool, q, chunk_size)
         function = shared.function
     X_pending = pending_points(acq_function)

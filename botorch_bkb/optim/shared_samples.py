@@ -39,6 +39,8 @@ from botorch_bkb.models.utils.prediction import masked_cholesky
 BLOCK_SIZE = 32
 # How many sampled numbers of choices and known points are alive at a time.
 NUM_SAMPLED = 2**19
+# The most bytes that the known points may take for all choices.
+MAX_BYTES = 2**31
 
 
 class SharedSamples:
@@ -172,11 +174,12 @@ class SharedSamples:
         return torch.stack(samples, dim=-2)
 
 
-def can_share(acq_function: Any, choices: Tensor) -> bool:
+def can_share(acq_function: Any, choices: Tensor, q: int) -> bool:
     """Whether :class:`SharedSamples` gives the values of an acquisition function.
 
     All that it asks of its model must be samples, by ``self.get_posterior_samples(
-    self.model.posterior(X))``, of outcomes that are independent Gaussian processes.
+    self.model.posterior(X))``, of outcomes that are independent Gaussian processes. And
+    a number for each choice, known point and outcome must fit two GiB.
     """
     if not isinstance(acq_function, MCSamplerMixin):
         return False
@@ -190,6 +193,10 @@ def can_share(acq_function: Any, choices: Tensor) -> bool:
         return False
     independent = ModelListGP, BatchedMultiOutputGPyTorchModel
     rows, outputs = trial.mean.shape  # an input transform may make several rows of one
+    known = [pending_points(function), getattr(function, "X_baseline", None)]
+    num_known = q + sum(len(points) for points in known if points is not None)
+    if choices[:, 0].nbytes * outputs * num_known > MAX_BYTES:
+        return False
     return rows == 1 and (outputs == 1 or isinstance(model, independent))
 
 

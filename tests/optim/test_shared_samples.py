@@ -32,7 +32,7 @@ from gpytorch.distributions import MultivariateNormal
 from typing_extensions import override
 
 from botorch_bkb.models import SingleTaskDTCGP
-from botorch_bkb.optim import optimize_acqf_finite
+from botorch_bkb.optim import optimize_acqf_finite, shared_samples
 from botorch_bkb.optim.shared_samples import can_share
 from tests.acquisition import fixed_gp, NOISE, rbf_gram, standardized_data
 
@@ -146,7 +146,7 @@ def test_batches_are_those_of_the_plain_reference(
     function = new_function(
         model, sampler=sampler(kind=kind), X_pending=pending if num_pending else None
     )
-    assert can_share(function, CHOICES)
+    assert can_share(function, CHOICES, 4)
     indices, values = optimize_acqf_finite(
         function, CHOICES, q=4, unique=unique, chunk_size=7
     )
@@ -239,7 +239,7 @@ def test_batches_are_as_good_as_those_of_botorch(new_function):
         return SobolQMCNormalSampler(torch.Size([1024]), seed=seed)
 
     function = new_function(1, few)
-    assert can_share(function, CHOICES)
+    assert can_share(function, CHOICES, 4)
     indices, _ = optimize_acqf_finite(function, CHOICES, q=3)
     with torch.no_grad():
         stock, _ = optimize_acqf_discrete(new_function(1, few), q=3, choices=CHOICES)
@@ -248,10 +248,19 @@ def test_batches_are_as_good_as_those_of_botorch(new_function):
     assert ours >= theirs - 0.1
 
 
+def test_samples_of_too_many_known_points_are_not_shared(monkeypatch):
+    function = qLogNoisyExpectedImprovement(
+        fixed_gp(X, Y), X[:7], sampler=sampler(), prune_baseline=False
+    )
+    monkeypatch.setattr(shared_samples, "MAX_BYTES", 8 * len(CHOICES) * 10)
+    assert can_share(function, CHOICES, 3)
+    assert not can_share(function, CHOICES, 4)
+
+
 def test_what_cannot_be_shared_is_evaluated_as_before():
     model = SingleTaskGP(X, Y.exp(), outcome_transform=Log())
     function = qLogExpectedImprovement(model, best_f=1.0, sampler=sampler())
-    assert not can_share(function, CHOICES)
+    assert not can_share(function, CHOICES, 4)
     indices, _ = optimize_acqf_finite(function, CHOICES, q=2)
     expected, _ = optimize_acqf_discrete(function, q=2, choices=CHOICES)
     torch.testing.assert_close(CHOICES[indices], expected)
@@ -265,7 +274,7 @@ def test_several_rows_of_one_choice_are_evaluated_as_before():
     function = qLogExpectedImprovement(
         model, best_f=0.0, sampler=sampler(), objective=CVaR(alpha=0.5, n_w=2)
     )
-    assert not can_share(function, CHOICES)
+    assert not can_share(function, CHOICES, 4)
     indices, _ = optimize_acqf_finite(function, CHOICES, q=2)
     expected, _ = optimize_acqf_discrete(function, q=2, choices=CHOICES)
     torch.testing.assert_close(CHOICES[indices], expected)
