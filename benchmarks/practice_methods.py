@@ -1,5 +1,7 @@
 """Who takes part in the benchmark ``practice``: our bandits, and the peers.
 
+All but BayBE and ours get columns of 0 and 1 in place of words.
+
 The peers are uniform choice and stock BoTorch: ``SingleTaskGP`` with its default kernel
 and priors on features scaled to the unit cube and standardized rewards, fitted by
 ``fit_gpytorch_mll`` after every batch, and one of its acquisition functions over the
@@ -13,7 +15,9 @@ batch are the candidates with the largest mean, mean plus one standard deviation
 expected improvement over the trees' predictions.
 
 BayBE (0.15.0, if it is installed) is asked with its own defaults for a choice among the
-candidates, which are the labels of one parameter with their features as descriptors.
+candidates. A table with words has a parameter per column, categorical or numerical.
+Candidates of numbers are the labels of one parameter with their features as
+descriptors.
 """
 
 from __future__ import annotations
@@ -44,6 +48,7 @@ from torch import Tensor
 from torch.distributions import Normal
 from typing_extensions import override
 
+from benchmarks.pools import Candidates, one_hot, words_of
 from botorch_bkb import GPBandit
 from botorch_bkb.bandits import ThompsonPolicy
 from botorch_bkb.cli.suggest import SuggestLoop
@@ -56,15 +61,15 @@ class Peer(ABC):
     """Measurements so far and the candidates that are left.
 
     Args:
-        arms: An ``A x d``-dim tensor of features.
+        arms: An ``A x d``-dim tensor of features, or a frame with words.
         generator: The source of all randomness.
     """
 
-    def __init__(self, arms: Tensor, generator: torch.Generator) -> None:
-        self.arms = arms
+    def __init__(self, arms: Candidates, generator: torch.Generator) -> None:
+        self.arms = one_hot(arms) if isinstance(arms, pd.DataFrame) else arms
         self.generator = generator
         self.indices = torch.empty(0, dtype=torch.long)
-        self.rewards = arms.new_empty(0)
+        self.rewards = self.arms.new_empty(0)
 
     @abstractmethod
     def ask(self, size: int) -> Tensor:
@@ -101,11 +106,11 @@ class Uniform(Peer):
 class StockPeer(Peer):
     """A GP that ``tell`` fits to all measurements; a subclass chooses by it."""
 
-    def __init__(self, arms: Tensor, generator: torch.Generator) -> None:
+    def __init__(self, arms: Candidates, generator: torch.Generator) -> None:
         super().__init__(arms, generator)
-        low, high = arms.aminmax(dim=0)
+        low, high = self.arms.aminmax(dim=0)
         # A pool has no column that does not vary.
-        self.points = (arms - low) / (high - low)
+        self.points = (self.arms - low) / (high - low)
 
     @override
     def tell(self, indices: Tensor, rewards: Tensor) -> None:
@@ -190,14 +195,14 @@ class Forest(Peer):
     """A random forest, and a score of its trees' predictions.
 
     Args:
-        arms: An ``A x d``-dim tensor of features.
+        arms: An ``A x d``-dim tensor of features, or a frame with words.
         generator: The source of all randomness.
         score: Of the ``T x A`` predictions of the trees, given the best reward so far.
     """
 
     def __init__(
         self,
-        arms: Tensor,
+        arms: Candidates,
         generator: torch.Generator,
         score: Callable[[Tensor, Tensor], Tensor],
     ) -> None:
@@ -242,20 +247,36 @@ def expected_improvement(predictions: Tensor, best: Tensor) -> Tensor:
 class BayBE(Peer):
     """A campaign of BayBE."""
 
-    def __init__(self, arms: Tensor, generator: torch.Generator) -> None:
+    def __init__(self, arms: Candidates, generator: torch.Generator) -> None:
         from baybe import Campaign
         from baybe.objectives import SingleTargetObjective
-        from baybe.parameters import CustomDiscreteParameter
+        from baybe.parameters import (
+            CategoricalParameter,
+            CustomDiscreteParameter,
+            NumericalDiscreteParameter,
+        )
         from baybe.recommenders import BotorchRecommender
         from baybe.searchspace import SearchSpace
         from baybe.targets import NumericalTarget
 
         super().__init__(arms, generator)
-        features = pd.DataFrame(arms.numpy()).add_prefix("x")
-        self.labels = features.index = pd.Index([f"arm {n}" for n in features.index])
-        parameter = CustomDiscreteParameter("arm", features, decorrelate=False)
+        if isinstance(arms, pd.DataFrame):
+            self.table, words = arms, words_of(arms)
+            parameters = [
+                CategoricalParameter(name, arms[name].unique())
+                if name in words
+                else NumericalDiscreteParameter(name, arms[name].unique())
+                for name in arms
+            ]
+            space = SearchSpace.from_dataframe(arms, parameters)
+        else:
+            features = pd.DataFrame(arms.numpy()).add_prefix("x")
+            features.index = "arm " + features.index.astype(str)
+            self.table = pd.DataFrame({"arm": features.index})
+            parameter = CustomDiscreteParameter("arm", features, decorrelate=False)
+            space = SearchSpace.from_product([parameter])
         self.campaign = Campaign(
-            SearchSpace.from_product([parameter]),
+            space,
             SingleTargetObjective(NumericalTarget("reward")),
             BotorchRecommender(),
         )
@@ -264,20 +285,20 @@ class BayBE(Peer):
     def ask(self, size: int) -> Tensor:
         with manual_seed(self._seed()):
             picks = self.campaign.recommend(size)
-        return torch.from_numpy(self.labels.get_indexer(pd.Index(picks["arm"])))
+        return torch.tensor(picks.index)
 
     @override
     def tell(self, indices: Tensor, rewards: Tensor) -> None:
         super().tell(indices, rewards)
-        results = {"arm": self.labels[indices.numpy()], "reward": rewards.numpy()}
-        self.campaign.add_measurements(pd.DataFrame(results))
+        rows = self.table.iloc[indices.numpy()]
+        self.campaign.add_measurements(rows.assign(reward=rewards.numpy()))
 
 
 class BanditPlayer:
     """A ``GPBandit``; the first candidates were not asked for."""
 
     def __init__(
-        self, arms: Tensor, generator: torch.Generator, **options: Any
+        self, arms: Candidates, generator: torch.Generator, **options: Any
     ) -> None:
         self.bandit = GPBandit(arms, generator=generator, **options)
         self.ask = self.bandit.ask
@@ -293,7 +314,7 @@ class BanditPlayer:
 
 # What takes part, and what makes it from the candidates and the source of randomness.
 Player = Peer | BanditPlayer | SuggestLoop
-PlayerFactory = Callable[[Tensor, torch.Generator], Player]
+PlayerFactory = Callable[[Candidates, torch.Generator], Player]
 
 PEERS: dict[str, PlayerFactory] = {
     "uniform": Uniform,
@@ -311,9 +332,10 @@ if find_spec("baybe") is not None:
 # Ours
 
 
-def suggest(arms: Tensor, generator: torch.Generator) -> Player:
+def suggest(arms: Candidates, generator: torch.Generator) -> Player:
     """Return the command `suggest`, called for one batch after another."""
     seed = int(torch.randint(2**31, (1,), generator=generator))
+    arms = one_hot(arms) if isinstance(arms, pd.DataFrame) else arms
     return SuggestLoop(arms, seed=seed)
 
 

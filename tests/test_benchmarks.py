@@ -11,7 +11,7 @@ import torch
 from typing_extensions import override
 
 from benchmarks import practice, speed
-from benchmarks.pools import Pool
+from benchmarks.pools import as_pool, Pool, SOURCES
 from benchmarks.practice import play, Protocol
 from benchmarks.practice_methods import Uniform
 from benchmarks.record import RESULTS
@@ -134,6 +134,30 @@ def test_a_run_has_a_row_a_batch_that_adds_up():
     assert table["cumulative_regret"].iloc[-1] == pytest.approx(45 / math.sqrt(8.25))
     for indices, rewards in told:
         torch.testing.assert_close(rewards, indices.double())
+
+
+def test_words_stay_words_and_peers_get_columns_of_0_and_1(tmp_path, monkeypatch):
+    rows = [["a", "u", 20.0, 1.0], ["b", "u", 30.0, 2.0], ["a", "u", 20.0, 3.0]]
+    columns = ["ligand", "base", "temperature", "reward"]
+    table = pd.DataFrame(rows, columns=columns)
+    pool = as_pool("lab", table)
+    # The base does not vary, and the first candidate was measured twice.
+    assert pool.candidates is pool.frame
+    assert pool.frame.values.tolist() == [["a", 20.0], ["b", 30.0]]
+    assert pool.rewards.tolist() == [2.0, 2.0]
+    assert pool.arms.tolist() == [[20.0, 1.0, 0.0], [30.0, 0.0, 1.0]]
+    assert Uniform(pool.candidates, torch.Generator()).arms.equal(pool.arms)
+    numbers = as_pool("numbers", table[["temperature", "reward"]])
+    assert numbers.frame is None
+    assert numbers.candidates is numbers.arms
+    # A file of reactions: other columns are left out, and no reagent is a reagent.
+    (tmp_path / "reactions").mkdir()
+    text = "Base,Nucleophile,Catalyst,cost,Conversion\n,n,c,1,0.5\nb,n,d,2,0.25\n"
+    (tmp_path / "reactions" / "cernak.csv").write_text(text)
+    monkeypatch.setenv("BOTORCH_BKB_DATA", str(tmp_path))
+    pool = as_pool("cernak", SOURCES["cernak"].load())
+    assert pool.frame.values.tolist() == [["c", "none"], ["d", "b"]]
+    assert pool.rewards.tolist() == [0.5, 0.25]
 
 
 KEPT = sorted(RESULTS.rglob("*.csv.gz"))
