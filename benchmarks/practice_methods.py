@@ -312,9 +312,10 @@ class BanditPlayer:
             self.bandit.add_observations(indices, rewards)
 
 
-# What takes part, and what makes it from the candidates and the source of randomness.
+# What takes part, and what makes it from the candidates, a tensor or a frame, and the
+# source of randomness.
 Player = Peer | BanditPlayer | SuggestLoop
-PlayerFactory = Callable[[Candidates, torch.Generator], Player]
+PlayerFactory = Callable[[Any, torch.Generator], Player]
 
 PEERS: dict[str, PlayerFactory] = {
     "uniform": Uniform,
