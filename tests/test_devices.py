@@ -138,6 +138,7 @@ def masks_and_changing_arms(device: torch.device) -> Any:
     fourth = bandit.ask(3)
     plate = bandit.ask(2, same=[0])
     assert bandit.progress().best_arms.device == plate.device
+    assert bandit.main_effects().effects[0]["std"].device == plate.device
     picks = [first, second, added, again, third, context, fourth, plate, bandit.counts]
     best = bandit.maximizer_distribution(64, seeded()).mode
     return [*(pick.tolist() for pick in picks), best]

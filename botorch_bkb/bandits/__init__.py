@@ -3,6 +3,7 @@
 from botorch_bkb.bandits.bandit import FiniteArmBandit
 from botorch_bkb.bandits.box import BoxBandit
 from botorch_bkb.bandits.box_policies import BoxThompsonPolicy, BoxUCBPolicy
+from botorch_bkb.bandits.effects import MainEffects
 from botorch_bkb.bandits.gp_bandit import GPBandit
 from botorch_bkb.bandits.inducing import LeverageScoreSampling
 from botorch_bkb.bandits.papers import (
@@ -52,6 +53,7 @@ __all__ = [
     "GPThompsonSampling",
     "LeverageScoreSampling",
     "LogWarp",
+    "MainEffects",
     "Policy",
     "Progress",
     "ThompsonPolicy",

@@ -1,0 +1,227 @@
+"""`GPBandit.main_effects`, against partial dependence by dense NumPy."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.models.kernels import CategoricalKernel
+from gpytorch.kernels import RBFKernel, ScaleKernel
+
+from botorch_bkb import GPBandit
+from botorch_bkb.arms import ArrayArms, ProductArms
+from botorch_bkb.arms.product_table import ProductTable
+from botorch_bkb.bandits import effects
+from botorch_bkb.bandits.fitting import Units
+from botorch_bkb.models.utils.rows import as_dense
+from tests.bandits.test_predictions import campaign, dense_posterior, seeded, tables
+from tests.bandits.test_warping import failing
+from tests.posteriors.test_product_posterior import Space
+from tests.reference import log_warp
+
+
+pytestmark = pytest.mark.usefixtures("short_fits")
+
+
+def dense_effects(bandit, values, weights):
+    """Means and standard deviations of main effects, and shares, column by column.
+
+    On the scale of the model, of small tables, all of whose rows are averaged over.
+    """
+    arms, found = bandit.arms, []
+    total = dense_posterior(bandit, arms)[0].var()
+    for column, (some, share) in enumerate(zip(values, weights, strict=True)):
+        grid = arms.repeat(len(some), 1, 1)
+        grid[:, :, column] = torch.tensor(some).unsqueeze(-1)
+        mean, covariance = dense_posterior(bandit, grid.flatten(0, 1))
+        mean = mean.reshape(len(some), len(arms))
+        blocks = covariance.reshape(len(some), len(arms), len(some), len(arms))
+        std = np.sqrt([blocks[n, :, n].mean() for n in range(len(some))])
+        center = mean.mean(axis=1)
+        first = share @ (center - share @ center) ** 2
+        among = [share @ (each - share @ each) ** 2 for each in mean.T]
+        found.append((center, std, first / total, np.mean(among) / total))
+    return found
+
+
+def check(found, name, center, std, first, total, rtol=1e-6):
+    table = pd.DataFrame(found.effects[name])
+    np.testing.assert_allclose(table["mean"], center, rtol=rtol)
+    np.testing.assert_allclose(table["std"], std, rtol=rtol)
+    shares = pd.DataFrame(found.importance)[name]
+    assert shares["first_order"] == pytest.approx(first, rel=rtol)
+    assert shares["total"] == pytest.approx(total, rel=rtol)
+    assert first <= total
+
+
+@pytest.mark.filterwarnings("ignore:`max_inducing` took effect")
+@pytest.mark.parametrize("options", [{}, {"max_inducing": 9}, {"maximize": False}])
+def test_effects_are_those_of_the_dense_posterior(options):
+    arms, _ = tables()
+    arms[:, 1] = (arms[:, 1] / 15).round()  # 0, 1, 2, 3, not equally often
+    bandit = campaign(arms, **options)
+    bandit.ask(1)
+    found = bandit.main_effects()
+    levels = (np.arange(20) + 0.5) / 20
+    quantiles = np.quantile(arms[:, 0].numpy(), levels, method="nearest")
+    values, counts = np.unique(arms[:, 1].numpy(), return_counts=True)
+    assert found.effects[0]["value"] == quantiles.tolist()
+    assert found.effects[1]["value"] == [0, 1, 2, 3]
+    weights = np.full(20, 1 / 20), counts / len(arms)
+    for column, expected in enumerate(
+        dense_effects(bandit, [quantiles, values], weights)
+    ):
+        check(found, column, *expected)
+    assert found.confounded == []
+
+
+def test_effects_change_no_pick_and_are_those_of_a_memory_map():
+    arms, _ = tables()
+    plain, silent, mapped = map(campaign, (arms, arms, ArrayArms(arms.numpy())))
+    state = torch.get_rng_state()
+    plain.retire_arms([0, 1])
+    found = plain.main_effects()
+    assert torch.equal(torch.get_rng_state(), state)
+    for again in (plain.main_effects(), mapped.main_effects()):
+        assert again.importance == found.importance
+    silent.retire_arms([0, 1])
+    assert torch.equal(plain.ask(6), silent.ask(6))
+
+
+def test_warped_rewards_have_effects_on_the_warped_scale():
+    bandit = failing()
+    told = bandit._observations.told["rewards"]
+    warp, undo = log_warp(told)
+    levels = (np.arange(20) + 0.5) / 20
+    rows = bandit.arms.numpy()
+    values = [np.quantile(column, levels, method="nearest") for column in rows.T]
+    expected = dense_effects(bandit, values, [np.full(20, 1 / 20)] * len(values))
+    for column, (center, std, *shares) in enumerate(expected):
+        around = np.maximum(center, warp(np.array([told.min()])))
+        width = undo(around + 1.96 * std) - undo(around - 1.96 * std)
+        moments = undo(center), width / 3.92
+        check(bandit.main_effects(), column, *moments, *shares, rtol=1e-4)
+
+
+def test_a_minimized_reward_has_the_opposite_effects():
+    arms, _ = tables()
+    up, down = (campaign(arms, maximize=maximize) for maximize in (True, False))
+    up, down = (bandit.main_effects() for bandit in (up, down))
+    assert up.importance == down.importance
+    for column in (0, 1):
+        torch.testing.assert_close(
+            up.effects[column]["mean"], -down.effects[column]["mean"], rtol=1e-9, atol=0
+        )
+
+
+def test_effects_in_a_product_space_are_those_of_dense_algebra():
+    space = Space(0)
+    model = SimpleNamespace(
+        fit=SimpleNamespace(units=Units()), fitter=SimpleNamespace(to_features=as_dense)
+    )
+    args = model, space.posterior, ProductTable.of(space.arms)
+    found = effects.main_effects(*args, sign=1.0)
+    shape = space.arms.sizes
+    mean, covariance = space.mean.reshape(shape), space.covariance.reshape(2 * shape)
+    for axis, (name, values) in enumerate(
+        [("x", [*range(5)]), ("bits", [*range(6)]), ("word", [*"abcd"])]
+    ):
+        assert found.effects[name]["value"] == values
+        others = tuple({0, 1, 2} - {axis})
+        center = mean.mean(axis=others)
+        among = covariance.mean(axis=(*others, *(other + 3 for other in others)))
+        total = mean.var(axis=axis).mean() / mean.var()
+        moments = center, np.sqrt(np.diag(among)), center.var() / mean.var(), total
+        check(found, name, *moments)
+    assert found.confounded == []
+
+
+def additive(codes):
+    ligand, base, solvent = codes.long().mT
+    parts = [5.0, 4.0, 0.0, 1.0, 3.0], [0.0, 2.0, 1.0], [0.0, 0.5, 0.25, 0.0]
+    pairs = zip(parts, (ligand, base, solvent), strict=True)
+    return parts, sum(torch.tensor(part).double()[code] for part, code in pairs)
+
+
+def test_an_additive_function_of_words_has_its_own_effects():
+    words = {"ligand": [*"PQRST"], "base": [*"KLM"], "solvent": [*"wxyz"]}
+    bandit = GPBandit(ProductArms(words), noise_variance=1e-4, seed=0)
+    parts, rewards = additive(bandit.arms.dense())
+    bandit.add_observations(range(60), rewards)
+    found = bandit.main_effects()
+    mean = rewards.mean().item()
+    for name, part in zip(words, parts, strict=True):
+        table = pd.DataFrame(found.effects[name])
+        assert table["value"].tolist() == words[name]
+        expected = np.array(part) - np.mean(part) + mean
+        np.testing.assert_allclose(table["mean"], expected, atol=0.02)
+        share = np.var(part) / rewards.var(correction=0).item()
+        first, total = found.importance[name].values()
+        assert first == pytest.approx(share, abs=0.01)
+        assert total == pytest.approx(share, abs=0.01)
+    assert found.confounded == []
+
+
+def test_a_product_space_has_the_effects_of_its_table(monkeypatch):
+    monkeypatch.setattr(effects, "NUM_DESCRIBED", 400)
+    x, y = torch.rand(2, 30, generator=seeded()).double()
+    arms = ProductArms({"x": x[:12], "y": y[:15], "word": [*"abc"]})
+    names = CategoricalKernel(active_dims=(2,))
+    kernel = ScaleKernel(RBFKernel(active_dims=(0,)) * RBFKernel(active_dims=(1,)))
+    kernel = ScaleKernel(kernel * names + names)
+    rows = torch.cartesian_prod(x[:12], y[:15], torch.arange(3).double())
+    frame = pd.DataFrame(rows.numpy(), columns=arms.names)
+    found = []
+    for each in (arms, frame):  # of 540 rows
+        bandit = GPBandit(each, kernel, 0.01)
+        some = torch.arange(0, 540, 7)
+        bandit.add_observations(some, (rows[some] ** 2).sum(dim=-1))
+        found.append(bandit.main_effects())
+    product, table = found
+    for name in arms.names:
+        left, right = (pd.DataFrame(each.effects[name]) for each in found)
+        order = left["value"].argsort() if name != "word" else slice(None)
+        for key in ("mean", "std"):
+            left_values = left[key].to_numpy()[order]
+            np.testing.assert_allclose(left_values, right[key], rtol=1e-6)
+        assert product.importance[name] == pytest.approx(table.importance[name])
+    assert product.effects["word"]["value"] == ["a", "b", "c"]
+    assert table.effects["x"]["value"] == sorted(x[:12].tolist())
+
+
+def test_confounded_columns_are_named():
+    numbers = np.random.default_rng(0)
+    ligand = numbers.integers(12, size=300)
+    weight = numbers.normal(size=12)[ligand] + 0.01 * numbers.normal(size=300)
+    heat = numbers.random(300)
+    columns = {"ligand": ligand, "kind": ligand // 4, "weight": weight, "heat": heat}
+    columns |= {"square": (heat - 0.5) ** 2, "base": numbers.integers(4, size=300)}
+    columns |= {"time": heat + 0.4 * numbers.random(300), "volume": np.ones(300)}
+    bandit = GPBandit(pd.DataFrame(columns), seed=0)
+    bandit.add_observations(range(30), heat[:30])
+    found = bandit.main_effects()
+    pairs = [("ligand", "kind"), ("ligand", "weight"), ("heat", "square")]
+    assert found.confounded == pairs
+    assert found.importance["volume"] == {"first_order": 0.0, "total": 0.0}
+
+
+def test_what_has_no_effects():
+    arms, _ = tables()
+    bandit = GPBandit(arms)
+    with pytest.raises(InputDataError, match="Call `tell` first"):
+        bandit.main_effects()
+    bandit.add_observations([0, 1], [1.0, 1.0])
+    assert bandit.main_effects().importance[1] == {"first_order": 0.0, "total": 0.0}
+    with pytest.raises(UnsupportedError, match="drifts"):
+        GPBandit(arms, forgetting_rate=0.1).main_effects()
+    bits = (torch.rand(20, 16, generator=seeded()) < 0.5).to(torch.uint8)
+    bandit = GPBandit(bits)
+    bandit.add_observations([0, 1], [1.0, 2.0])
+    with pytest.raises(UnsupportedError, match="Use `ProductArms"):
+        bandit.main_effects()
+    bandit = GPBandit(ProductArms({"molecule": bits}))  # as the message says
+    bandit.add_observations([0, 1], [1.0, 2.0])
+    found = bandit.main_effects()
+    assert found.effects["molecule"]["mean"][:2].tolist() == pytest.approx([1, 2], 0.3)
