@@ -1,5 +1,6 @@
 """Storage of arms, and limits on their pulls."""
 
+from botorch_bkb.arms.columns import TableArms
 from botorch_bkb.arms.parquet import ParquetArms
 from botorch_bkb.arms.product import ProductArms
 from botorch_bkb.arms.product_table import ProductLimits, ProductMask
@@ -28,4 +29,5 @@ __all__ = [
     "ShardLostError",
     "ShardTimeoutError",
     "StoredArms",
+    "TableArms",
 ]

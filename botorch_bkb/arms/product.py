@@ -19,7 +19,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.checks import check_arms
-from botorch_bkb.models.kernels.learned import product_to_learn
+from botorch_bkb.models.kernels.learned import ComponentKind, product_to_learn
 from botorch_bkb.models.kernels.product import ComponentKernel
 from botorch_bkb.models.utils.rows import BitArms, LazyRows
 
@@ -100,6 +100,18 @@ class ProductArms(LazyRows):
         arms.forbidden = forbidden
         return arms
 
+    @property
+    def kinds(self) -> list[ComponentKind]:
+        """What each component is."""
+        return [
+            "molecules"
+            if isinstance(rows, BitArms)
+            else "numbers"
+            if categories is None
+            else "categories"
+            for rows, categories in zip(self.tables, self.categories, strict=True)
+        ]
+
     def components(self, indices: Any) -> Tensor:
         """Return the ``k x c`` positions of products in the lists of components."""
         if not isinstance(indices, Tensor):
@@ -117,11 +129,10 @@ class ProductArms(LazyRows):
 
     def kernel_to_learn(self) -> ComponentKernel:
         """Return the default kernel, on numbers normalized to the unit cube."""
-        is_category = [categories is not None for categories in self.categories]
-        kernel = product_to_learn(self.tables, is_category)
+        kernel = product_to_learn(self.kinds, self.tables)
         tables = []
-        for rows, categories in zip(self.tables, self.categories, strict=True):
-            if categories is None and not isinstance(rows, BitArms):
+        for rows, kind in zip(self.tables, self.kinds, strict=True):
+            if kind == "numbers":
                 low, high = rows.amin(dim=0), rows.amax(dim=0)
                 rows = (rows - low) / torch.where(high > low, high - low, 1.0)
             tables.append(rows)

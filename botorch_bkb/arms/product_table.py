@@ -17,13 +17,12 @@ from botorch.exceptions.errors import (
 from torch import Tensor
 from typing_extensions import override
 
+from botorch_bkb.arms.columns import by_name, column_names, TableArms
 from botorch_bkb.arms.product import as_numbers, MOST_ROWS, ProductArms, scattered_step
 from botorch_bkb.arms.table import (
     ArmTable,
     as_arms,
-    by_name,
     checksum,
-    column_names,
     is_same_sum,
     PullCounts,
     PullLimits,
@@ -303,4 +302,6 @@ def table_of(arms: Any) -> ArmTable | ProductTable:
     """Return the table of arms or of a product space; a frame's columns keep names."""
     if isinstance(arms, ProductArms):
         return ProductTable.of(arms)
-    return replace(ArmTable.of(as_arms(arms)), columns=column_names(arms))
+    rows = as_arms(arms, takes_words=True)
+    names = rows.names if isinstance(rows, TableArms) else column_names(arms)
+    return replace(ArmTable.of(rows), columns=names)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
@@ -12,6 +11,7 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from torch import Tensor
 
+from botorch_bkb.arms.columns import by_name, column_names, has_words, TableArms
 from botorch_bkb.checks import check_arms, check_available, check_indices
 from botorch_bkb.models.utils.draws import draw_integers
 from botorch_bkb.models.utils.rows import (
@@ -180,7 +180,9 @@ class ArmTable:
 
     def checked(self, arms: Any) -> Tensor:
         """Return arms that fit the table; raises as :meth:`find` does."""
-        arms = as_arms(by_name(arms, self.columns))
+        if isinstance(self.rows, TableArms) and column_names(arms) is not None:
+            return self.rows.encoded(arms)
+        arms = as_arms(by_name(arms, self.columns), takes_words=True)
         if arms.shape[-1] != self.rows.shape[-1]:
             raise BotorchTensorDimensionError(
                 f"Expected `arms` of {self.rows.shape[-1]} features, like those that "
@@ -202,6 +204,7 @@ class ArmTable:
             "added": as_dense(self.rows[self.num_given :]).clone(),
             "retired": self.is_retired.nonzero().squeeze(-1),
             "columns": self.columns,
+            "words": self.rows.words if isinstance(self.rows, TableArms) else {},
         }
 
     def loaded(self, state: dict[str, Any]) -> Self:
@@ -213,6 +216,11 @@ class ArmTable:
         given, added = self.rows[: self.num_given], state["added"]
         is_same_dtype = added.dtype == given.dtype
         fits = state["num_given"] == self.num_given
+        if isinstance(given, TableArms) and fits:
+            # Words of added rows may have other codes here.
+            words, same = state["words"], as_dense(given)
+            fits = torch.equal(given.recoded(same, words), same)
+            added = given.recoded(added, words)
         if not fits or not is_same_sum(
             checksum(given), state["checksum"], is_same_dtype
         ):
@@ -228,7 +236,7 @@ class ArmTable:
                 f"Expected the columns {self.columns}, but those of the saved bandit "
                 f"are {columns}. Construct the bandit with these."
             )
-        rows = as_arms(torch.cat([given, added.to(given)]))
+        rows = as_arms(torch.cat([given, added.to(given)]), takes_words=True)
         retired = check_indices(state["retired"], len(rows))
         is_retired = rows.new_zeros(len(rows), dtype=torch.bool)
         is_retired[torch.tensor(retired, dtype=torch.long, device=rows.device)] = True
@@ -372,45 +380,24 @@ def match_rows(table: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     return indices[first], rows[is_new]
 
 
-def column_names(arms: Any) -> list[str] | None:
-    """Return the names of a frame's columns, which are distinct; None without names."""
-    if not (hasattr(arms, "to_numpy") and hasattr(arms, "columns")):
-        return None
-    names = Counter(map(str, arms.columns))
-    repeated = [name for name, count in names.items() if count > 1]
-    if repeated:
-        raise InputDataError(
-            f"Expected distinct names of columns, but got {repeated} more than once. "
-            "Rename them, or pass `to_numpy()`, whose columns go by their order."
-        )
-    return list(names)
-
-
-def by_name(arms: Any, names: list[str] | None) -> Any:
-    """Return a frame's columns in the order of names; anything else as it is."""
-    found = column_names(arms)
-    if found is None or names is None:
-        return arms
-    missing = [name for name in names if name not in found]
-    more = [name for name in found if name not in names]
-    if missing or more:
-        raise InputDataError(
-            f"Expected the columns {names}, in any order, but the frame lacks "
-            f"{missing} and has {more} beside them. Add or leave out columns."
-        )
-    return np.asarray(arms)[:, [found.index(name) for name in names]]
-
-
-def as_arms(arms: Any) -> Tensor:
+def as_arms(arms: Any, *, takes_words: bool = False) -> Tensor:
     """Return the arms of a bandit, bytes as :class:`BitArms`.
 
     What is stored is checked as it is read. A DataFrame of numbers or a NumPy array
-    becomes a tensor.
+    becomes a tensor, a DataFrame with words a :class:`TableArms` if they are taken.
 
     Raises:
         BotorchTensorDimensionError: If they are not ``A x d`` with ``A, d >= 1``.
         InputDataError: If they are no floats or bytes, or one is not finite.
     """
+    if has_words(arms):
+        arms = TableArms(arms)
+    if isinstance(arms, TableArms) and not takes_words:
+        raise InputDataError(
+            f"Expected `arms` to hold numbers, but got {arms!r}. Use a GPBandit, whose "
+            "kernel compares words, or encode them, for instance by "
+            "`pandas.get_dummies`."
+        )
     if hasattr(arms, "to_numpy") or isinstance(arms, np.ndarray):
         values = np.asarray(arms)
         dtype = values.dtype if values.dtype in (np.float32, np.uint8) else np.float64

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from botorch_bkb.arms.columns import TableArms
 from botorch_bkb.arms.product import ProductArms
 from botorch_bkb.models.utils.rows import BitArms, row_blocks
 
@@ -12,8 +13,8 @@ from botorch_bkb.models.utils.rows import BitArms, row_blocks
 def feature_units(arms: Tensor) -> tuple[Tensor, Tensor]:
     """Return the ``d`` minima and ranges of the features, for normalization.
 
-    Packed fingerprints have no units to take out: 0 and 1. A constant feature becomes
-    0.
+    Codes of words and packed fingerprints have no units to take out: 0 and 1. A
+    constant feature becomes 0.
     """
     if isinstance(arms, ProductArms):  # its kernel normalizes the components
         zeros = arms.new_zeros(arms.shape[-1])
@@ -23,6 +24,9 @@ def feature_units(arms: Tensor) -> tuple[Tensor, Tensor]:
     low, high = (torch.stack(ends) for ends in zip(*limits, strict=True))
     low, high = low.amin(dim=0), high.amax(dim=0)
     width = torch.where(high > low, high - low, 1.0).to(low)
+    if isinstance(arms, TableArms):  # its kernel knows the period of cyclic numbers
+        others = torch.tensor([kind != "numbers" for kind in arms.kinds])
+        low[others], width[others] = 0.0, 1.0
     num_bits = arms.shape[-1] - numbers.shape[-1]
     zeros = low.new_zeros(num_bits)
     return torch.cat([zeros, low]), torch.cat([zeros + 1, width])

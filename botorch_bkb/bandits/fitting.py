@@ -25,7 +25,7 @@ from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.means import ConstantMean, ZeroMean
 from torch import Tensor
 
-from botorch_bkb.arms import ProductArms, StoredArms
+from botorch_bkb.arms import ProductArms, StoredArms, TableArms
 from botorch_bkb.arms.units import feature_units
 from botorch_bkb.bandits.observations import Results
 from botorch_bkb.bandits.warping import LogWarp, LogWarpOutcome
@@ -244,7 +244,7 @@ class Fitter:
         if self.learns_kernel:
             self._low, self._width = feature_units(arms)
         self.features = self.to_features(arms)
-        if isinstance(arms, ProductArms) and given is not None:
+        if isinstance(arms, ProductArms | TableArms) and given is not None:
             given = arms.kernel_of(given)
         if given is None:
             given = self.new_kernels[0](self.features)
@@ -270,6 +270,8 @@ class Fitter:
             bits = points.num_bits
             scaled = (points.numbers - self._low[bits:]) / self._width[bits:]
             return points.with_numbers(scaled)
+        if isinstance(points, TableArms):
+            return points.with_numbers((points.numbers - self._low) / self._width)
         return (points - self._low) / self._width
 
     def input_transform(self) -> InputTransform | None:
@@ -561,8 +563,8 @@ def _kernels_to_learn(arms: Tensor) -> list[Callable[[Any], Kernel]]:
     """Return functions that make kernels to learn, the first without observations."""
     if isinstance(arms, BitArms):
         return [tanimoto_to_learn]
-    if isinstance(arms, ProductArms):
-        return [ProductArms.kernel_to_learn]
+    if isinstance(arms, ProductArms | TableArms):
+        return [type(arms).kernel_to_learn]
     if 2 <= arms.shape[-1] <= MAX_ANOVA_FEATURES:
         return [composite_to_learn, anova_to_learn]
     return [composite_to_learn]

@@ -15,7 +15,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.acquisition.schedules import ConfidenceSchedule, DeviationWidth
-from botorch_bkb.arms import ProductLimits, PullLimits
+from botorch_bkb.arms import ProductLimits, PullLimits, TableArms
 from botorch_bkb.arms.table import ArmTable, as_arms
 from botorch_bkb.bandits.bandit import FiniteArmBandit
 from botorch_bkb.bandits.base import Array, locked, Values
@@ -160,7 +160,8 @@ class GPBandit(FiniteArmBandit):
         drifts = rate is None or rate > 0
         self.goal = _checked_goal(goal, drifts)
         self.takes_noise = not drifts
-        given, arms = arms, as_arms(arms)
+        given, arms = arms, as_arms(arms, takes_words=True)
+        given = arms if isinstance(arms, TableArms) else given
         policy = as_policy(policy)
         surrogate: ArmSurrogate
         if drifts:

@@ -10,7 +10,7 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
-from botorch_bkb.arms import ProductArms
+from botorch_bkb.arms import ProductArms, TableArms
 from botorch_bkb.checks import as_number
 from botorch_bkb.models.utils.rows import as_dense, row_blocks
 from botorch_bkb.posteriors import Posterior
@@ -24,8 +24,8 @@ SHORTLIST_SIZE = 1024
 
 
 def checked_columns(arms: Tensor, same: Sequence[int | str]) -> list[int]:
-    """Return the numbers of columns, or of components that may be named."""
-    names = arms.names if isinstance(arms, ProductArms) else []
+    """Return the numbers of columns or components, which may be named."""
+    names = arms.names if isinstance(arms, ProductArms | TableArms) else []
     same = list(same) if np.iterable(same) and not isinstance(same, str) else [same]
     columns = [names.index(each) if each in names else each for each in same]
     for each in columns:

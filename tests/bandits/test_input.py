@@ -379,10 +379,8 @@ def test_dates_and_complex_numbers_are_no_features():
     dates = pd.DataFrame({"day": pd.date_range("2026-01-01", periods=4)})
     waits = dates - dates.iloc[0]
     for junk in (dates, waits, np.array([[1j], [2.0]])):
-        with pytest.raises(InputDataError, match=r"to hold numbers, but got .*dates"):
+        with pytest.raises(InputDataError, match=r"to hold numbers.*dates"):
             GPBandit(junk)
-    with pytest.raises(InputDataError, match=r"to hold numbers, .*A1.*get_dummies"):
-        GPBandit(pd.DataFrame({"t": [20, 40], "well": "A1"}))
     assert GPBandit(pd.DataFrame({"t": [20, 40]})).arms.dtype == torch.double
     with pytest.raises(
         InputDataError, match=r"`add_arms\(rows\)` returns those of rows"

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Real
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from botorch.exceptions.errors import ModelFittingError
@@ -36,6 +36,8 @@ from botorch_bkb.models.utils.nystrom import dense_covariance
 from botorch_bkb.models.utils.rows import BitArms
 
 
+# What a component of a product space holds, or a column of a table.
+ComponentKind = Literal["numbers", "categories", "molecules", "cyclic"]
 # Covariances that a thread computes at once, so that they fit its cache.
 TILE = 2**15
 # Stands for no upper bound of a hyperparameter while it is fitted.
@@ -155,6 +157,34 @@ class MixedKernel(WeightedKernel):
         return (1 + self.weight * K) / (1 + self.weight)
 
 
+class CyclicKernel(MaternKernel):
+    """A Matern-5/2 kernel on the cosine and sine of a number that starts again.
+
+    Its argument is a column of numbers. The distance is that of points on a circle of
+    diameter 1, across it: on the length of the arc the kernel would be indefinite.
+
+    Args:
+        period: After how much the number starts again, such as 24 for hours.
+    """
+
+    def __init__(self, period: float) -> None:
+        of_pair = matern_to_learn(torch.empty(0, 2))
+        super().__init__(
+            nu=2.5,
+            lengthscale_prior=of_pair.lengthscale_prior,
+            lengthscale_constraint=of_pair.raw_lengthscale_constraint,
+        )
+        self.period = period
+
+    @override
+    def forward(
+        self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any
+    ) -> Tensor:
+        angles = (2 * math.pi / self.period * x for x in (x1, x2))
+        pairs = (torch.cat([x.cos(), x.sin()], dim=-1) / 2 for x in angles)
+        return super().forward(*pairs, diag=diag, **params)
+
+
 def tanimoto_to_learn(arms: BitArms) -> Kernel:
     """Return a Tanimoto kernel of packed fingerprints, with a variance to learn.
 
@@ -250,29 +280,47 @@ def _with_detail(trend: Kernel) -> Kernel:
     )
 
 
-def product_to_learn(tables: Sequence[Tensor], is_category: Sequence[bool]) -> Kernel:
-    r"""Return the kernel to learn over a product space.
+def product_to_learn(
+    kinds: Sequence[ComponentKind],
+    tables: Sequence[Tensor | None],
+    periods: Sequence[float] = (),
+) -> Kernel:
+    r"""Return the kernel to learn over a product space, or over a table of columns.
 
-    ``s prod_i (1 + w_i k_i) / (1 + w_i)``, with a Tanimoto kernel ``k_i`` of a
-    component of fingerprints, a Matern-5/2 kernel of numbers, and a categorical kernel,
-    whose lengthscale takes the place of ``w_i``.
+    ``s prod_i (1 + w_i k_i) / (1 + w_i)``, with a Tanimoto kernel ``k_i`` of
+    fingerprints, a Matern-5/2 kernel of numbers, and a categorical kernel, whose
+    lengthscale takes the place of ``w_i``. The columns of numbers of a table have one
+    factor together.
 
     Args:
-        tables: The ``n_i x d_i`` rows of each component.
-        is_category: Whether a component is a list of categories.
+        kinds: What each component or column is.
+        tables: The ``n_i x d_i`` rows of each component; None for a column of numbers.
+        periods: Those of cyclic columns, at their places.
     """
     factors: list[Kernel] = []
+    numbers: list[int] = []
     start = 0
-    for rows, one_of_many in zip(tables, is_category, strict=True):
-        columns = range(start, start := start + rows.shape[-1])
-        if one_of_many:
+    for place, (kind, rows) in enumerate(zip(kinds, tables, strict=True)):
+        width = 1 if rows is None else rows.shape[-1]
+        columns = range(start, start := start + width)
+        if kind == "categories":
             prior = LogNormalPrior(0.0, 1.0)
             factor = CategoricalKernel(active_dims=columns, lengthscale_prior=prior)
-        elif isinstance(rows, BitArms):
+        elif kind == "molecules":
             factor = MixedKernel(TanimotoKernel(), active_dims=columns)
+        elif kind == "cyclic":
+            factor = MixedKernel(CyclicKernel(periods[place]), active_dims=columns)
+        elif rows is None:
+            numbers.extend(columns)
+            continue
         else:
             factor = MixedKernel(matern_to_learn(rows), active_dims=columns)
         factors.append(factor)
+    if numbers:
+        trend = get_covar_module_with_dim_scaled_prior(
+            len(numbers), use_rbf_kernel=False
+        )
+        factors.append(MixedKernel(trend, active_dims=numbers))
     return _scaled_to_learn(ProductKernel(*factors), 1.0, 1.0, largest=10.0)
 
 
