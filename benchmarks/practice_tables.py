@@ -50,6 +50,9 @@ FOUND_PROTOCOL, FOUND_NOISE = "batches", 0.05
 # Of the page of the docs.
 SHOWN = ("suggest", "GPBandit", "GPBandit, Thompson")
 FOR_REGRET = "GPBandit, regret"
+# Measured yields in tables with words, and the loops that ours are compared with there.
+REACTIONS = ("borylation", "cernak", "amidation", "buchwald", "suzuki")
+LOOPS = ("forest, mean", "forest, UCB", "qLogEI", "BayBE")
 # Of cumulative regret; and when peers may stop their search.
 REGRET_PROTOCOLS = ("batches", "long")
 HORIZONS = (100, 500)
@@ -133,6 +136,7 @@ def write_summary(
     is_shown = (peers["protocol"] == FOUND_PROTOCOL) & peers["method"].isin(SHOWN)
     write_page_table(peers[is_shown].drop(columns="protocol"), folder, "best_peers")
     write_page_table(tables["shares"].fillna(""), folder, "shares")
+    write_page_table(shares_of_reactions(table), folder, "reactions")
     regret = tables["regret"]
     regret = regret[regret["method"] == FOR_REGRET].drop(columns="method")
     write_page_table(regret, folder, "cumulative_regret")
@@ -325,6 +329,25 @@ def common_shares(table: pd.DataFrame) -> pd.DataFrame:
         cell = {"noise": noise, "pools": pools, "runs": len(common)}
         rows.append(cell | means.to_dict())
     return pd.DataFrame(rows)
+
+
+def shares_of_reactions(table: pd.DataFrame) -> pd.DataFrame:
+    """Return mean shares of the best 1 % found in each table of reactions.
+
+    The last row is the mean over the tables. ``to best`` is the share of the second of
+    ``SHOWN`` over the best one of ``LOOPS`` in that row.
+    """
+    is_shown = (table["protocol"] == FOUND_PROTOCOL) & (table["noise"] == FOUND_NOISE)
+    is_shown &= table["pool"].isin(REACTIONS) & table["method"].isin([*SHOWN, *LOOPS])
+    last = table[is_shown].groupby(["pool", "method", "seed"]).tail(1)
+    last = last.assign(share=last["found"] / last["num_best"])
+    groups = last.groupby(["pool", "method"])["share"]
+    wide = groups.mean().unstack().reindex(REACTIONS, columns=[*SHOWN, *LOOPS])
+    wide.loc["mean"] = wide.mean(skipna=False)
+    to_best = wide[SHOWN[1]] / wide[list(LOOPS)].max(axis="columns")
+    words = wide.map(fixed(3)).assign(to_best=to_best.map(fixed(2)))
+    words.insert(0, "seeds", groups.size().groupby("pool").agg(span))
+    return words.fillna("").rename_axis("pool").reset_index()
 
 
 def found_by_pool(table: pd.DataFrame) -> pd.DataFrame:

@@ -14,6 +14,7 @@ from benchmarks import practice, speed
 from benchmarks.pools import as_pool, Pool, SOURCES
 from benchmarks.practice import play, Protocol
 from benchmarks.practice_methods import Uniform
+from benchmarks.practice_tables import LOOPS, REACTIONS, shares_of_reactions
 from benchmarks.record import RESULTS
 from benchmarks.rows import RowFile
 from benchmarks.thompson_decay import bimodal, flat
@@ -158,6 +159,34 @@ def test_words_stay_words_and_peers_get_columns_of_0_and_1(tmp_path, monkeypatch
     pool = as_pool("cernak", SOURCES["cernak"].load())
     assert pool.frame.values.tolist() == [["c", "none"], ["d", "b"]]
     assert pool.rewards.tolist() == [0.5, 0.25]
+
+
+def test_in_the_last_row_ours_is_compared_with_the_one_loop_of_the_largest_mean():
+    found = {
+        "GPBandit": 6,
+        "forest, mean": 1,
+        "forest, UCB": 1,
+        "qLogEI": 8,
+        "BayBE": 5,
+    }
+    other = found | {"GPBandit": 9, "qLogEI": 0, "BayBE": 4}
+    rows = [
+        # Two seeds, with twice and with none of the mean.
+        {"pool": pool, "method": name, "seed": seed, "found": 2 * seed * count}
+        for pool in REACTIONS
+        for name, count in (other if pool == "suzuki" else found).items()
+        for seed in (0, 1)
+    ]
+    same = {"protocol": "batches", "noise": 0.05, "num_measured": 100, "num_best": 20}
+    table = shares_of_reactions(pd.DataFrame(rows).assign(**same)).set_index("pool")
+    assert table.loc["suzuki", [*LOOPS]].tolist() == [
+        "0.050",
+        "0.050",
+        "0.000",
+        "0.200",
+    ]
+    assert table["to_best"].tolist() == ["0.75"] * 4 + ["2.25", "1.03"]
+    assert table.loc["mean", ["GPBandit", "qLogEI"]].tolist() == ["0.330", "0.320"]
 
 
 KEPT = sorted(RESULTS.rglob("*.csv.gz"))
