@@ -50,6 +50,7 @@ from typing_extensions import override
 
 from benchmarks.pools import Candidates, one_hot, words_of
 from botorch_bkb import GPBandit
+from botorch_bkb.arms import TableArms
 from botorch_bkb.bandits import ThompsonPolicy
 from botorch_bkb.cli.suggest import SuggestLoop
 
@@ -336,8 +337,8 @@ if find_spec("baybe") is not None:
 def suggest(arms: Candidates, generator: torch.Generator) -> Player:
     """Return the command `suggest`, called for one batch after another."""
     seed = int(torch.randint(2**31, (1,), generator=generator))
-    arms = one_hot(arms) if isinstance(arms, pd.DataFrame) else arms
-    return SuggestLoop(arms, seed=seed)
+    table = TableArms(arms) if isinstance(arms, pd.DataFrame) else arms
+    return SuggestLoop(table, seed=seed)
 
 
 OURS: dict[str, PlayerFactory] = {
