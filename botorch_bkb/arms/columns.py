@@ -17,7 +17,11 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.checks import check_positive
-from botorch_bkb.models.kernels.learned import ComponentKind, product_to_learn
+from botorch_bkb.models.kernels.learned import (
+    columns_to_learn,
+    ComponentKind,
+    effects_to_learn,
+)
 from botorch_bkb.models.kernels.product import ComponentKernel, ComponentRows
 from botorch_bkb.models.utils.rows import BitArms, LazyRows
 
@@ -238,10 +242,17 @@ class TableArms(LazyRows):
         """
         return ComponentKernel(self.rows, covar_module)
 
-    def kernel_to_learn(self) -> ComponentKernel:
-        """Return the default kernel, on numbers normalized to the unit cube."""
-        periods = [column.period for column in self.columns]
-        return self.kernel_of(product_to_learn(self.kinds, self.rows, periods))
+    def interactions_to_learn(self) -> ComponentKernel:
+        """Return :func:`columns_to_learn`, on numbers normalized to the unit cube."""
+        return self.kernel_of(columns_to_learn(self.kinds, self.rows, self._periods))
+
+    def effects_to_learn(self) -> ComponentKernel:
+        """Return :func:`effects_to_learn`, on numbers normalized to the unit cube."""
+        return self.kernel_of(effects_to_learn(self.kinds, self.rows, self._periods))
+
+    @property
+    def _periods(self) -> list[float]:
+        return [column.period for column in self.columns]
 
     def _learn(self, new: Sequence[list[str]]) -> None:
         """Give new words of each column the next codes."""

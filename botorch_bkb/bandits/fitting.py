@@ -563,8 +563,10 @@ def _kernels_to_learn(arms: Tensor) -> list[Callable[[Any], Kernel]]:
     """Return functions that make kernels to learn, the first without observations."""
     if isinstance(arms, BitArms):
         return [tanimoto_to_learn]
-    if isinstance(arms, ProductArms | TableArms):
-        return [type(arms).kernel_to_learn]
+    if isinstance(arms, ProductArms):
+        return [ProductArms.kernel_to_learn]
+    if isinstance(arms, TableArms):
+        return [TableArms.interactions_to_learn, TableArms.effects_to_learn]
     if 2 <= arms.shape[-1] <= MAX_ANOVA_FEATURES:
         return [composite_to_learn, anova_to_learn]
     return [composite_to_learn]

@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from numbers import Real
 from typing import Any, Literal
 
@@ -185,6 +186,21 @@ class CyclicKernel(MaternKernel):
         return super().forward(*pairs, diag=diag, **params)
 
 
+class SameKernel(Kernel):
+    """1 for rows that are equal in all columns, and 0 for others."""
+
+    has_lengthscale = False
+
+    @override
+    def forward(
+        self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any
+    ) -> Tensor:
+        if not diag:
+            x1, x2 = x1.unsqueeze(-2), x2.unsqueeze(-3)
+        columns = zip(x1.unbind(-1), x2.unbind(-1), strict=True)
+        return reduce(torch.logical_and, (a == b for a, b in columns)).to(x1)
+
+
 def tanimoto_to_learn(arms: BitArms) -> Kernel:
     """Return a Tanimoto kernel of packed fingerprints, with a variance to learn.
 
@@ -266,50 +282,136 @@ def anova_to_learn(arms: Tensor) -> Kernel:
 
 def _with_detail(trend: Kernel) -> Kernel:
     """Return a scaled trend plus rough detail over all its features."""
-    # A tenth of the unit cube's diagonal.
-    short = 0.1 * math.sqrt(trend.ard_num_dims)
-    detail = MaternKernel(
-        nu=2.5,
-        lengthscale_prior=LogNormalPrior(math.log(short), 0.7),
-        lengthscale_constraint=GreaterThan(
-            MIN_LENGTHSCALE, transform=None, initial_value=short
-        ),
-    )
+    detail = _detail(trend.ard_num_dims)
     return _scaled_to_learn(trend, 0.7, 0.5, largest=4.0) + _scaled_to_learn(
         detail, 0.2, 1.0, largest=1.0
     )
 
 
+def _detail(num_features: int, **kwargs: Any) -> Kernel:
+    """Return a kernel with one short lengthscale, a tenth of the cube's diagonal."""
+    short = 0.1 * math.sqrt(num_features)
+    return MaternKernel(
+        nu=2.5,
+        lengthscale_prior=LogNormalPrior(math.log(short), 0.7),
+        lengthscale_constraint=GreaterThan(
+            MIN_LENGTHSCALE, transform=None, initial_value=short
+        ),
+        **kwargs,
+    )
+
+
 def product_to_learn(
-    kinds: Sequence[ComponentKind],
-    tables: Sequence[Tensor | None],
-    periods: Sequence[float] = (),
+    kinds: Sequence[ComponentKind], tables: Sequence[Tensor | None]
 ) -> Kernel:
-    r"""Return the kernel to learn over a product space, or over a table of columns.
+    r"""Return the kernel to learn over a product space.
 
     ``s prod_i (1 + w_i k_i) / (1 + w_i)``, with a Tanimoto kernel ``k_i`` of
     fingerprints, a Matern-5/2 kernel of numbers, and a categorical kernel, whose
-    lengthscale takes the place of ``w_i``. The columns of numbers of a table have one
-    factor together.
+    lengthscale takes the place of ``w_i``.
+
+    Args:
+        kinds: What each component is.
+        tables: The ``n_i x d_i`` rows of each component.
+    """
+    factors = _factors(kinds, tables, [0.0] * len(kinds))
+    return _scaled_to_learn(ProductKernel(*factors), 1.0, 1.0, largest=10.0)
+
+
+def columns_to_learn(
+    kinds: Sequence[ComponentKind],
+    tables: Sequence[Tensor | None],
+    periods: Sequence[float],
+) -> Kernel:
+    r"""Return a product over the columns of a table to learn, and rough detail.
+
+    The kernel of :func:`product_to_learn`, where all columns of numbers have one factor
+    together, and words are more alike before there are results. Detail of less variance
+    is shared by rows with the same words and nearly the same numbers.
+
+    Args:
+        kinds: What each column is.
+        tables: The ``n_i x d_i`` rows of words and molecules; None of numbers.
+        periods: Those of cyclic numbers; 0 of other columns.
+    """
+    factors = _factors(kinds, tables, periods, log_lengthscale=1.0)
+    trend = _scaled_to_learn(ProductKernel(*factors), 0.8, 1.0, largest=10.0)
+    numbers, others = _columns(kinds, tables)
+    parts: list[Kernel] = [SameKernel(active_dims=others)] if others else []
+    if numbers:
+        parts.append(_detail(len(numbers), active_dims=numbers))
+    return trend + _scaled_to_learn(ProductKernel(*parts), 0.2, 1.0, largest=1.0)
+
+
+def effects_to_learn(
+    kinds: Sequence[ComponentKind],
+    tables: Sequence[Tensor | None],
+    periods: Sequence[float],
+) -> Kernel:
+    r"""Return main effects of the columns of a table to learn, and their product.
+
+    ``sum_i s_i k_i + s prod_i (1 + w_i k_i) / (1 + w_i)``: a sum of a function of each
+    column, all columns of numbers together, and interactions.
+
+    Args:
+        kinds: What each column is.
+        tables: The ``n_i x d_i`` rows of words and molecules; None of numbers.
+        periods: Those of cyclic numbers; 0 of other columns.
+    """
+    main = [
+        SameKernel(active_dims=factor.active_dims)
+        if isinstance(factor, CategoricalKernel)
+        else factor.base_kernel
+        for factor in _factors(kinds, tables, periods)
+    ]
+    product = ProductKernel(*_factors(kinds, tables, periods))
+    return AdditiveKernel(
+        *(_scaled_to_learn(each, 0.3, 1.0, largest=10.0) for each in main),
+        _scaled_to_learn(product, 0.4, 1.0, largest=10.0),
+    )
+
+
+def _columns(
+    kinds: Sequence[ComponentKind], tables: Sequence[Tensor | None]
+) -> tuple[list[int], list[int]]:
+    """Return the columns of numbers of a table, and the others, side by side."""
+    columns: tuple[list[int], list[int]] = [], []
+    start = 0
+    for kind, rows in zip(kinds, tables, strict=True):
+        stop = start + (1 if rows is None else rows.shape[-1])
+        columns[kind != "numbers"].extend(range(start, stop))
+        start = stop
+    return columns
+
+
+def _factors(
+    kinds: Sequence[ComponentKind],
+    tables: Sequence[Tensor | None],
+    periods: Sequence[float],
+    log_lengthscale: float = 0.0,
+) -> list[Kernel]:
+    """Return a kernel to learn for each component, and one for columns of numbers.
 
     Args:
         kinds: What each component or column is.
-        tables: The ``n_i x d_i`` rows of each component; None for a column of numbers.
-        periods: Those of cyclic columns, at their places.
+        tables: The rows of each component; None for a column of numbers.
+        periods: The periods of cyclic columns.
+        log_lengthscale: The mean of the logarithms of the lengthscales of categories.
     """
     factors: list[Kernel] = []
     numbers: list[int] = []
     start = 0
-    for place, (kind, rows) in enumerate(zip(kinds, tables, strict=True)):
+    for kind, rows, period in zip(kinds, tables, periods, strict=True):
         width = 1 if rows is None else rows.shape[-1]
         columns = range(start, start := start + width)
         if kind == "categories":
-            prior = LogNormalPrior(0.0, 1.0)
+            prior = LogNormalPrior(log_lengthscale, 1.0)
             factor = CategoricalKernel(active_dims=columns, lengthscale_prior=prior)
+            factor.lengthscale = math.exp(log_lengthscale)
         elif kind == "molecules":
             factor = MixedKernel(TanimotoKernel(), active_dims=columns)
         elif kind == "cyclic":
-            factor = MixedKernel(CyclicKernel(periods[place]), active_dims=columns)
+            factor = MixedKernel(CyclicKernel(period), active_dims=columns)
         elif rows is None:
             numbers.extend(columns)
             continue
@@ -317,11 +419,9 @@ def product_to_learn(
             factor = MixedKernel(matern_to_learn(rows), active_dims=columns)
         factors.append(factor)
     if numbers:
-        trend = get_covar_module_with_dim_scaled_prior(
-            len(numbers), use_rbf_kernel=False
-        )
+        trend = matern_to_learn(torch.empty(0, len(numbers)))
         factors.append(MixedKernel(trend, active_dims=numbers))
-    return _scaled_to_learn(ProductKernel(*factors), 1.0, 1.0, largest=10.0)
+    return factors
 
 
 def _scaled_to_learn(

@@ -14,7 +14,7 @@ from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel, ScaleKernel
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.models.kernels.learned import MixedKernel
+from botorch_bkb.models.kernels.learned import MixedKernel, SameKernel
 from botorch_bkb.models.kernels.tanimoto import TanimotoKernel
 from botorch_bkb.models.utils.nystrom import dense_covariance
 from botorch_bkb.models.utils.rows import as_dense, BitArms
@@ -199,7 +199,8 @@ class ComponentKernel(Kernel):
     def _assign(self, factor: Kernel, limits: list[int]) -> None:
         """Note the component on whose columns a kernel acts, counted from zero.
 
-        That is None for columns of numbers, which the kernel takes from the inputs.
+        That is None for what takes the inputs themselves: kernels of numbers, and
+        those that ask whether positions are equal.
         """
         if hasattr(factor, "component"):
             return
@@ -208,7 +209,8 @@ class ComponentKernel(Kernel):
             columns = torch.arange(limits[-1])
         ends = torch.tensor(limits[1:-1])
         owner = torch.bucketize(columns.cpu(), ends, right=True).unique()
-        if all(self.components[number] is None for number in owner.tolist()):
+        are_numbers = all(self.components[n] is None for n in owner.tolist())
+        if are_numbers or isinstance(factor, SameKernel):
             factor.component, factor.active_dims = None, owner.to(columns)
             return
         if len(owner) != 1:
