@@ -12,9 +12,10 @@ from torch import Tensor
 from botorch_bkb.arms import ArmTable, ProductArms
 from botorch_bkb.arms.product import scattered_step
 from botorch_bkb.arms.product_table import ProductTable
-from botorch_bkb.bandits.surrogates import ArmSurrogate
-from botorch_bkb.models.utils.nystrom import dense_covariance
+from botorch_bkb.bandits.fitting import Units
+from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.utils.rows import as_dense, BitArms
+from botorch_bkb.posteriors import Posterior
 
 
 # Candidates over which effects are averaged, and those that stand for the table.
@@ -44,7 +45,11 @@ class MainEffects(NamedTuple):
 
 @torch.no_grad()
 def main_effects(
-    surrogate: ArmSurrogate, posterior: Any, table: ArmTable | ProductTable, sign: float
+    model: SingleTaskDTCGP,
+    posterior: Posterior,
+    table: ArmTable | ProductTable,
+    units: Units,
+    sign: float,
 ) -> MainEffects:
     """Return the main effects of all columns, see :meth:`GPBandit.main_effects`."""
     arms = table.rows
@@ -53,36 +58,37 @@ def main_effects(
             "Expected columns, but the arms are fingerprints, whose bits mean little "
             'one by one. Use `ProductArms({"molecule": fingerprints, ...})`.'
         )
-    names: list[Any] = [*range(arms.shape[-1])]
-    # What the codes in a column stand for; None for numbers.
-    labels: list[list[Any] | None] = [None] * len(names)
+    # What the codes in each column stand for; None for numbers.
     if isinstance(arms, ProductArms):
-        names = arms.names
-        for column, each in enumerate(arms.tables):
-            numbers = each[:, 0].tolist() if each.shape[-1] == 1 else range(len(each))
-            labels[column] = arms.categories[column] or [*numbers]
-    elif isinstance(table, ArmTable) and table.columns is not None:
-        names = table.columns
+        lists = zip(arms.names, arms.tables, arms.categories, strict=True)
+        labels: dict[Any, list[Any] | None] = {
+            name: words
+            or (each[:, 0].tolist() if each.shape[1] == 1 else [*range(len(each))])
+            for name, each, words in lists
+        }
+    else:
+        columns: Any = isinstance(table, ArmTable) and table.columns
+        labels = dict.fromkeys(columns or range(arms.shape[-1]))
     drawn = torch.arange(min(len(arms), NUM_DESCRIBED), device=arms.device)
     drawn = drawn * scattered_step(len(arms)) % len(arms)
     rows, variance = as_dense(arms[drawn]), posterior.means(drawn).var(correction=0)
-    found = MainEffects({}, {}, _confounded(rows, names, labels))
-    for column, name in enumerate(names):
-        codes, weights = _codes(rows[:, column], labels[column])
+    found = MainEffects({}, {}, _confounded(rows, labels))
+    for column, (name, words) in enumerate(labels.items()):
+        codes, weights = _codes(rows[:, column], words)
         answers = []
         for code in codes:
             points = rows[:NUM_AVERAGED].clone()
             points[:, column] = code
-            points = surrogate.fitter.to_features(torch.cat([arms[:0], points]))
-            answers.append(_response(posterior, points))
+            response = model(model.transform_inputs(points))
+            answers.append((sign * response.mean, response.covariance_matrix.mean()))
         responses, variances = map(torch.stack, zip(*answers, strict=True))
         means = responses.mean(dim=1)
         first = weights @ (means - weights @ means).square()
         total = weights @ (responses - weights @ responses).square().mean(dim=1)
         first, total = torch.stack([first, total]).div(variance).nan_to_num(0.0)
         found.importance[name] = {"first_order": first.item(), "total": total.item()}
-        means, variances = surrogate.fit.units.original_moments(means, variances)
-        values = {"value": labels[column] or codes.tolist()}
+        means, variances = units.original_moments(means, variances)
+        values = {"value": words or codes.tolist()}
         found.effects[name] = values | {"mean": sign * means, "std": variances.sqrt()}
     return found
 
@@ -99,39 +105,24 @@ def _codes(column: Tensor, labels: list[Any] | None) -> tuple[Tensor, Tensor]:
     return codes, counts.to(column) / len(column)
 
 
-def _response(posterior: Any, points: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the posterior means of points, and the variance of the points' average."""
-    basis, kernel, like = posterior.basis, posterior.covar_module, posterior.like
-    K = dense_covariance(kernel, posterior.arms[basis.indices], points).to(like)
-    prior = dense_covariance(kernel, points).to(like).mean()
-    Z = basis.project(torch.linalg.solve_triangular(basis.L, K, upper=False))
-    z = Z.mean(dim=1, keepdim=True)
-    root = torch.linalg.solve_triangular(basis.L_v, z, upper=False)
-    residual = (prior - z.square().sum()).clamp_min(0.0)
-    return Z.mT @ basis.weights, residual + root.square().sum()
-
-
 def _confounded(
-    rows: Tensor, names: list[Any], labels: list[list[Any] | None]
+    rows: Tensor, labels: dict[Any, list[Any] | None]
 ) -> list[tuple[Any, Any]]:
     """Return pairs of columns, one of which leaves little variance of the other.
 
     Numbers are grouped between quantiles; codes of labels count as numbers.
     """
-    num_rows = len(rows)
-    levels = torch.linspace(0, 1, min(MOST_VALUES, math.isqrt(num_rows)) + 1)[1:-1]
-    varies = (rows != rows[0]).any(dim=0)
-    is_known = varies.new_zeros(len(names), len(names))
-    total = (rows - rows.mean(dim=0)).square().sum(dim=0) / (num_rows - 1)
-    for given in varies.nonzero()[:, 0].tolist():
-        codes = rows[:, given].contiguous()
-        if labels[given] is None:
-            ends = codes.quantile(levels.to(codes), interpolation="nearest")
+    rows, known = rows - rows[0], []  # what is constant has no variance at all
+    levels = torch.linspace(0, 1, min(MOST_VALUES, math.isqrt(len(rows))) + 1)[1:-1]
+    for codes, words in zip(rows.mT.contiguous(), labels.values(), strict=True):
+        if words is None:
+            ends = codes.quantile(levels.to(codes))
             codes = torch.bucketize(codes, ends, right=True)
         _, group, counts = codes.unique(return_inverse=True, return_counts=True)
-        sums = rows.new_zeros(len(counts), rows.shape[1]).index_add(0, group, rows)
+        sums = rows.new_zeros(len(counts), len(labels)).index_add(0, group, rows)
         left = (rows - (sums / counts.unsqueeze(-1))[group]).square().sum(dim=0)
-        left /= max(1, num_rows - len(counts))
-        is_known[given] = varies & (left < MOST_LEFT * total)
-    pairs = (is_known | is_known.mT).triu(1).nonzero().tolist()
-    return [(names[left], names[right]) for left, right in pairs]
+        left /= max(1, len(rows) - len(counts))
+        known.append(left < MOST_LEFT * rows.var(dim=0))
+    either = torch.stack(known) | torch.stack(known).mT
+    names = [*labels]
+    return [(names[a], names[b]) for a, b in either.triu(1).nonzero().tolist()]

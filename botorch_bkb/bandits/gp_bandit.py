@@ -369,8 +369,9 @@ class GPBandit(FiniteArmBandit):
             InputDataError: If there are no observations.
             UnsupportedError: If the objective drifts, or the arms are fingerprints.
         """
-        self._check_observed()
-        return main_effects(*self._present(), self._table, self._observations.sign)
+        model, (surrogate, posterior) = self.model(), self._present()
+        units, sign = surrogate.fit.units, self._observations.sign
+        return main_effects(model, posterior, self._table, units, sign)
 
     @property
     def kernel_to_learn(self) -> Callable[[Tensor], Kernel] | None:
