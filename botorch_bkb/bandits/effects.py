@@ -9,7 +9,7 @@ import torch
 from botorch.exceptions.errors import UnsupportedError
 from torch import Tensor
 
-from botorch_bkb.arms import ArmTable, ProductArms
+from botorch_bkb.arms import ArmTable, ProductArms, TableArms
 from botorch_bkb.arms.product import scattered_step
 from botorch_bkb.arms.product_table import ProductTable
 from botorch_bkb.bandits.fitting import Units
@@ -69,6 +69,7 @@ def main_effects(
     else:
         columns: Any = isinstance(table, ArmTable) and table.columns
         labels = dict.fromkeys(columns or range(arms.shape[-1]))
+        labels |= arms.words if isinstance(arms, TableArms) else {}
     drawn = torch.arange(min(len(arms), NUM_DESCRIBED), device=arms.device)
     drawn = drawn * scattered_step(len(arms)) % len(arms)
     rows, variance = as_dense(arms[drawn]), posterior.means(drawn).var(correction=0)

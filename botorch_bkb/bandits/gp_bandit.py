@@ -350,20 +350,20 @@ class GPBandit(FiniteArmBandit):
     def main_effects(self) -> MainEffects:
         """Return which values of each column are good, and which columns matter.
 
-        The main effect of a value is the mean of the posterior means of 256 candidates,
-        all if there are fewer, whose value in this column is replaced by it (partial
-        dependence). So effects extrapolate to combinations that are not in the table,
-        where an average over the rows with a value would confound columns. All words
-        and all elements of a product space are values; of more than 20 numbers, 20
-        quantiles. Shares of the variance are of 16,384 candidates, retired ones
-        included: ``first_order`` of the main effects, ``total`` of all changes by this
-        column alone (Sobol' indices). Without interactions they are equal, and add up
-        to 1 if no columns are confounded.
+        The main effect of a value averages the posterior mean over 256 candidates (all
+        if there are fewer), whose value in this column is replaced by it. So effects
+        extrapolate to combinations that are not in the table; an average over the rows
+        with this value would confound columns. Values are all words, all elements of a
+        product space, and numbers: 20 quantiles if there are more than 20.
 
-        If poor rewards are warped, all of this is computed on the warped scale, on
-        which the posterior is Gaussian, and returned as :meth:`predict` does. No later
-        pick changes. Costs ``O(v m (m + 256))`` for ``v`` values and ``m`` inducing
-        arms; memory of ``256 (m + 256)`` numbers, and of 16,384 rows.
+        ``first_order`` is the share of the variance of the posterior mean over 16,384
+        candidates that the main effects have, and ``total`` that of all changes by this
+        column alone; their difference is due to interactions. If poor rewards are
+        warped, shares and averages are those of warped rewards, on which the posterior
+        is Gaussian, and effects are returned in the original scale as by ``predict``.
+
+        Retired arms count, pending pulls do not, and no later pick changes. Costs are
+        ``O((m + 256)^2)`` for each value and ``m`` inducing arms, in memory once.
 
         Raises:
             InputDataError: If there are no observations.

@@ -1,5 +1,7 @@
 """`GPBandit.main_effects`, against partial dependence by dense NumPy."""
 
+from itertools import product
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -157,7 +159,8 @@ def additive(codes):
 
 def test_an_additive_function_of_words_has_its_own_effects():
     words = {"ligand": [*"PQRST"], "base": [*"KLM"], "solvent": [*"wxyz"]}
-    bandit = GPBandit(ProductArms(words), noise_variance=1e-4, seed=0)
+    frame = pd.DataFrame(product(*words.values()), columns=words)
+    bandit = GPBandit(frame, noise_variance=1e-4, seed=0)
     parts, rewards = additive(bandit.arms.dense())
     bandit.add_observations(range(60), rewards)
     found = bandit.main_effects()
@@ -183,21 +186,22 @@ def test_a_product_space_has_the_effects_of_its_table(monkeypatch):
     kernel = ScaleKernel(kernel * names + names)
     rows = torch.cartesian_prod(x[:12], y[:15], torch.arange(3).double())
     frame = pd.DataFrame(rows.numpy(), columns=arms.names)
+    frame["word"] = frame["word"].map(dict(enumerate("abc")))
     found = []
     for each in (arms, frame):  # of 540 rows
         bandit = GPBandit(each, kernel, 0.01)
         some = torch.arange(0, 540, 7)
         bandit.add_observations(some, (rows[some] ** 2).sum(dim=-1))
         found.append(bandit.main_effects())
-    product, table = found
+    space, table = found
     for name in arms.names:
         left, right = (pd.DataFrame(each.effects[name]) for each in found)
         order = left["value"].argsort() if name != "word" else slice(None)
         for key in ("mean", "std"):
             left_values = left[key].to_numpy()[order]
             np.testing.assert_allclose(left_values, right[key], rtol=1e-6)
-        assert product.importance[name] == pytest.approx(table.importance[name])
-    assert product.effects["word"]["value"] == ["a", "b", "c"]
+        assert space.importance[name] == pytest.approx(table.importance[name])
+    assert table.effects["word"]["value"] == [*"abc"]
     assert table.effects["x"]["value"] == sorted(x[:12].tolist())
 
 
@@ -208,13 +212,19 @@ def test_confounded_columns_are_named():
     heat = numbers.random(300)
     columns = {"ligand": ligand, "kind": ligand // 4, "weight": weight, "heat": heat}
     columns |= {"square": (heat - 0.5) ** 2, "base": numbers.integers(4, size=300)}
-    columns |= {"time": heat + 0.4 * numbers.random(300), "volume": np.ones(300)}
-    bandit = GPBandit(pd.DataFrame(columns), seed=0)
-    bandit.add_observations(range(30), heat[:30])
-    found = bandit.main_effects()
+    columns |= {"time": heat + 0.4 * numbers.random(300), "volume": np.full(300, 0.1)}
+    frame = pd.DataFrame(columns)
+    words = frame.assign(
+        ligand=frame["ligand"].map("L{}".format), base=[*map(str, ligand)]
+    )
     pairs = [("ligand", "kind"), ("ligand", "weight"), ("heat", "square")]
-    assert found.confounded == pairs
-    assert found.importance["volume"] == {"first_order": 0.0, "total": 0.0}
+    more = [("ligand", "base"), ("kind", "base"), ("weight", "base")]
+    for each, expected in ((frame, pairs), (words, sorted(pairs + more))):
+        bandit = GPBandit(each, seed=0)
+        bandit.add_observations(range(30), heat[:30])
+        found = bandit.main_effects()
+        assert sorted(found.confounded) == sorted(expected)
+        assert found.importance["volume"] == {"first_order": 0.0, "total": 0.0}
 
 
 def test_what_has_no_effects():
