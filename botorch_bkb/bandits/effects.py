@@ -51,7 +51,7 @@ def main_effects(
     units: Units,
     sign: float,
 ) -> MainEffects:
-    """Return the main effects of all columns, see :meth:`GPBandit.main_effects`."""
+    """Return main effects, see :meth:`botorch_bkb.bandits.GPBandit.main_effects`."""
     arms = table.rows
     if isinstance(arms, BitArms):
         raise UnsupportedError(
@@ -123,7 +123,7 @@ def _confounded(
         sums = rows.new_zeros(len(counts), len(labels)).index_add(0, group, rows)
         left = (rows - (sums / counts.unsqueeze(-1))[group]).square().sum(dim=0)
         left /= max(1, len(rows) - len(counts))
-        known.append(left < MOST_LEFT * rows.var(dim=0))
+        known.append(left < MOST_LEFT * rows.var(dim=0, correction=0))
     either = torch.stack(known) | torch.stack(known).mT
     names = [*labels]
     return [(names[a], names[b]) for a, b in either.triu(1).nonzero().tolist()]

@@ -369,7 +369,9 @@ class GPBandit(FiniteArmBandit):
             InputDataError: If there are no observations.
             UnsupportedError: If the objective drifts, or the arms are fingerprints.
         """
-        model, (surrogate, posterior) = self.model(), self._present()
+        with warnings.catch_warnings():  # single precision was the user's choice
+            warnings.simplefilter("ignore", InputDataWarning)
+            model, (surrogate, posterior) = self.model(), self._present()
         units, sign = surrogate.fit.units, self._observations.sign
         return main_effects(model, posterior, self._table, units, sign)
 
