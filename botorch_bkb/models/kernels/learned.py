@@ -358,12 +358,13 @@ def effects_to_learn(
         tables: The ``n_i x d_i`` rows of words and molecules; None of numbers.
         periods: Those of cyclic numbers; 0 of other columns.
     """
-    main = [
-        SameKernel(active_dims=factor.active_dims)
-        if isinstance(factor, CategoricalKernel)
-        else factor.base_kernel
-        for factor in _factors(kinds, tables, periods)
-    ]
+    main: list[Kernel] = []
+    for factor in _factors(kinds, tables, periods):
+        if isinstance(factor, CategoricalKernel):
+            main.append(SameKernel(active_dims=factor.active_dims))
+        else:
+            factor.base_kernel.active_dims = factor.active_dims
+            main.append(factor.base_kernel)
     product = ProductKernel(*_factors(kinds, tables, periods))
     return AdditiveKernel(
         *(_scaled_to_learn(each, 0.3, 1.0, largest=10.0) for each in main),
