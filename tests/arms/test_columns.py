@@ -256,3 +256,40 @@ def test_the_papers_algorithms_refuse_words_and_take_the_remedy() -> None:
             BKB(arms, MaternKernel(), 0.1)
     numbers = pd.get_dummies(frame).astype(float)
     assert len(BKB(numbers, MaternKernel(), 0.1).ask()) == 1
+
+
+@pytest.mark.parametrize("form", ["interactions_to_learn", "effects_to_learn"])
+def test_learned_kernels_are_sums_of_products_over_columns(form: str) -> None:
+    frame = mixed_frame().assign(hour=[h % 9 * 3.0 for h in range(24)])
+    arms = TableArms(frame, {"ligand": FINGERPRINTS}, {"hour": 24})
+    kernel = getattr(arms, form)().requires_grad_(False)
+    for parameter in kernel.parameters():
+        parameter.fill_(0.3 + parameter.numel() * 0.2)
+
+    def equal(name: str) -> np.ndarray:
+        cells = frame[name].to_numpy()
+        return (cells[:, None] == cells).astype(float)
+
+    def matern(x: np.ndarray, lengthscale: float) -> np.ndarray:
+        distance = np.linalg.norm(x[:, None] - x, axis=-1)
+        s = np.sqrt(5) * distance / lengthscale
+        return (1 + s + s**2 / 3) * np.exp(-s)
+
+    def mixed(k: np.ndarray) -> np.ndarray:  # of the weight 0.5
+        return (1 + 0.5 * k) / 1.5
+
+    angle = frame["hour"].to_numpy()[:, None] * np.pi / 12
+    circle = matern(np.hstack([np.cos(angle), np.sin(angle)]) / 2, 0.5)
+    heat = matern(frame[["heat"]].to_numpy(), 0.5)
+    tanimoto = np.where(equal("ligand") > 0, 1.0, 0.0)  # 2 bits each, none in common
+    words = [np.exp((equal(w) - 1) / np.log1p(np.exp(0.5))) for w in ("solvent", "dry")]
+    factors = [*words, mixed(tanimoto), mixed(circle), mixed(heat)]
+    expected = 0.5 * np.prod(factors, axis=0)
+    same = [equal(name) for name in ("solvent", "dry")]
+    if form == "effects_to_learn":
+        expected += 0.5 * sum([*same, tanimoto, circle, heat])
+    else:
+        expected += 0.5 * np.prod([*same, equal("ligand"), equal("hour"), heat], axis=0)
+    for K in (dense_covariance(kernel, arms), kernel(arms.dense()).to_dense()):
+        np.testing.assert_allclose(K, expected, rtol=1e-6)
+    np.testing.assert_allclose(kernel(arms, diag=True), expected.diagonal(), rtol=1e-6)
