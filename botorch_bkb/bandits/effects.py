@@ -20,8 +20,8 @@ from botorch_bkb.posteriors import Posterior
 
 # Candidates over which effects are averaged, and those that stand for the table.
 NUM_AVERAGED, NUM_DESCRIBED = 256, 2**14
-# Quantiles of a column of numbers with more values.
-MOST_VALUES = 20
+# Quantiles of a column of numbers with more values, and words of one with more words.
+MOST_VALUES, MOST_WORDS = 20, 256
 # Columns are confounded if one leaves less than this share of the other's variance.
 MOST_LEFT = 0.1
 
@@ -89,16 +89,20 @@ def main_effects(
         first, total = torch.stack([first, total]).div(variance).nan_to_num(0.0)
         found.importance[name] = {"first_order": first.item(), "total": total.item()}
         means, variances = units.original_moments(means, variances)
-        values = {"value": words or codes.tolist()}
+        shown = codes.tolist()
+        values = {"value": [words[int(c)] for c in shown] if words else shown}
         found.effects[name] = values | {"mean": sign * means, "std": variances.sqrt()}
     return found
 
 
 def _codes(column: Tensor, labels: list[Any] | None) -> tuple[Tensor, Tensor]:
-    """Return the codes of all labels, or up to 20 numbers, and their shares of rows."""
+    """Return codes of labels, or up to 20 numbers, and their shares of the rows."""
     if labels is not None:
         counts = column.long().bincount(minlength=len(labels))
-        return torch.arange(len(labels)).to(column), counts.to(column) / len(column)
+        # The most frequent ones, the first of equals.
+        order = counts.argsort(descending=True, stable=True)[:MOST_WORDS]
+        codes = order.sort().values
+        return codes.to(column), counts[codes].to(column) / counts[codes].sum()
     if len(column.unique()) > MOST_VALUES:
         levels = (torch.arange(MOST_VALUES) + 0.5) / MOST_VALUES
         column = column.quantile(levels.to(column), interpolation="nearest")

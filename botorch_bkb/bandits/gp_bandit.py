@@ -353,8 +353,9 @@ class GPBandit(FiniteArmBandit):
         The main effect of a value averages the posterior mean over 256 candidates (all
         if there are fewer), whose value in this column is replaced by it. So effects
         extrapolate to combinations that are not in the table; an average over the rows
-        with this value would confound columns. Values are all words, all elements of a
-        product space, and numbers: 20 quantiles if there are more than 20.
+        with this value would confound columns. Values are words and elements of a
+        product space, the 256 most frequent if there are more, and numbers: 20
+        quantiles if there are more than 20.
 
         ``first_order`` is the share of the variance of the posterior mean over 16,384
         candidates that the main effects have, and ``total`` that of all changes by this
