@@ -103,6 +103,20 @@ def component(text: str) -> tuple[str, str]:
     return name, values
 
 
+def cyclic(text: str) -> tuple[str, float]:
+    """Return the name of a column and its period."""
+    name, _, period = map(str.strip, text.rpartition("="))
+    try:
+        if name and 0 < (value := float(period)) < math.inf:
+            return name, value
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(
+        "expected COLUMN=PERIOD with a number above 0, such as hour=24, but got "
+        f"{text!r}"
+    )
+
+
 def objective(text: str) -> Objective:
     """Return the column of an outcome, and its direction, range and weight."""
     found = re.fullmatch(r"(.+):(max|min):([^:]+):([^:]+)(?::([^:]+))?", text.strip())
@@ -210,6 +224,11 @@ class TableOptions:
     category: list[str] = option(
         COLUMN | REPEATED, "a column, or component, of names; repeatable"
     )
+    cyclic: list[tuple[str, float]] = option(
+        REPEATED | {"type": cyclic, "metavar": "COLUMN=PERIOD"},
+        "a column of numbers that start again after PERIOD, such as hour=24 or "
+        "angle=360: 23 is next to 0; repeatable",
+    )
     separator: str | None = option(
         MARK, "of CSV files, or its name, such as tab (default: detected)"
     )
@@ -225,9 +244,9 @@ class TableOptions:
     )
     smiles: list[str] = option(
         COLUMN | {"action": "extend", "nargs": "+", "default": []},
-        "columns of SMILES, which become Morgan fingerprints (extra chem); "
-        "those of all columns are put side by side. With --component: the components "
-        "that are molecules, whose lists have a column 'smiles'",
+        "columns of SMILES, which become Morgan fingerprints (extra chem), each with a "
+        "kernel of its own. With --component: the components that are molecules, whose "
+        "lists have a column 'smiles'",
     )
     radius: int = option(COUNT, "of the fingerprints (default: 2, ECFP4)", 2)
     num_bits: int = option(COUNT, "of the fingerprints (default: 2048)", 2048)

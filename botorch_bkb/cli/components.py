@@ -25,7 +25,7 @@ from botorch_bkb.cli.arguments import SuggestOptions
 from botorch_bkb.cli.campaign import match_ids
 from botorch_bkb.cli.candidates import Candidates
 from botorch_bkb.cli.features import Features, find_slip, LOOKS_NUMERIC, note_forgotten
-from botorch_bkb.cli.molecules import read_smiles
+from botorch_bkb.cli.molecules import distinguished, read_smiles
 from botorch_bkb.cli.results import (
     COLUMNS_OF_NEXT,
     last_failures,
@@ -76,14 +76,6 @@ class ProductIds:
         return found if np.ndim(indices) else found[0]
 
 
-class ProductFeatures(Features):
-    """The components of a product space, which `--same` names."""
-
-    @override
-    def shared_columns(self, args: SuggestOptions) -> list[Any] | None:
-        return args.same or None
-
-
 class Products(Candidates):
     """The products of components, and measurements.
 
@@ -129,7 +121,7 @@ class Products(Candidates):
         indices = self.arms.numbers(torch.from_numpy(np.stack(positions, axis=-1)))
         numbers = indices.numpy()
         failed = last_failures(numbers, is_failed, self.ids)
-        self.features = ProductFeatures(self.arms, None, (), ())
+        self.features = Features(self.arms, None, names)
         self.failed = torch.from_numpy(failed)
         self.results = results[~is_failed]
         self.indices = numbers[~is_failed]
@@ -340,20 +332,9 @@ def _features(name: str, own: pd.DataFrame, args: SuggestOptions) -> Any:
         if len(none):
             note(f"elements of {name!r} without a molecule: {listing([*none])}")
         rows = found.of(smiles)
-    keys = pd.Series([hash(row.tobytes()) for row in rows])
-    nth = keys.groupby(keys).cumcount().to_numpy()
-    if nth.any():
-        copies = [*own.index[nth > 0].astype("str")]
-        note(
-            f"elements of {name!r} with the features of an earlier one: "
-            f"{listing(copies, 3)}. A feature of their own distinguishes them"
-        )
-        marks = nth[:, np.newaxis] == np.arange(1, nth.max() + 1)
-        if name in args.smiles and args.bits:
-            marks = np.packbits(marks, axis=-1)
-        rows = np.concatenate([rows, marks.astype(rows.dtype)], axis=-1)
-    codes = torch.tensor(rows)
-    return BitArms(codes, is_packed=args.bits) if name in args.smiles else codes
+    is_packed = args.bits and name in args.smiles
+    codes = torch.tensor(distinguished(name, own.index, rows, is_packed))
+    return BitArms(codes, is_packed) if name in args.smiles else codes
 
 
 def _names(name: str, names: pd.Series, args: SuggestOptions) -> list[str]:

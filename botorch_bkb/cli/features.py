@@ -6,8 +6,8 @@ import re
 import unicodedata
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from numbers import Number
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,9 +16,9 @@ from botorch.exceptions.errors import InputDataError
 from numpy.typing import NDArray
 from torch import Tensor
 
-from botorch_bkb.arms import BitArms, ParquetArms
+from botorch_bkb.arms import BitArms, ParquetArms, TableArms
 from botorch_bkb.cli.arguments import KernelName, SuggestOptions
-from botorch_bkb.cli.molecules import Fingerprints
+from botorch_bkb.cli.molecules import distinguished, Fingerprints
 from botorch_bkb.cli.tables import AVAILABLE_WORDS, note, quoted
 from botorch_bkb.tables.columns import (
     days,
@@ -32,7 +32,6 @@ from botorch_bkb.tables.columns import (
     to_numbers,
     WRITE_NUMBERS,
 )
-from botorch_bkb.tables.files import MAX_TABLE_BYTES
 
 
 # So many columns of 0 and 1 without others are compared as fingerprints by default.
@@ -42,7 +41,7 @@ MAX_COUNT = 255
 OF_STOCK = re.compile("avail|stock|inventory", re.IGNORECASE)
 OF_ORDERS = re.compile("supplier|vendor|price|comment|remark|barcode", re.IGNORECASE)
 # Of a column that no option names.
-MAX_ONE_HOT_VALUES = 20
+MAX_WORDS = 20
 # Faults in one message.
 NUM_FAULTS_SHOWN = 5
 # Values are crowded if all but one in a hundred at either end lie in one hundredth of
@@ -59,36 +58,35 @@ LOOKS_NUMERIC = re.compile(
 
 @dataclass(frozen=True)
 class Features:
-    """The candidates as the model sees them: features, or fingerprints, packed.
+    """The candidates as the model sees them: numbers, fingerprints, or a table of both.
 
     Attributes:
         arms: A row of features per candidate.
         kernel: The kernel that compares them; None for the bandit's default.
-        sources: The column from which each feature comes, except for fingerprints that
-            a Tanimoto kernel compares.
-        names: The names of these features.
+        columns: The columns or components that are features; those of fingerprints
+            that are not ``TableArms`` are no such column.
+        names: The names of the features that have a lengthscale each.
     """
 
     arms: Tensor
     kernel: KernelName | None
-    sources: tuple[str, ...]
-    names: tuple[str, ...]
+    columns: Sequence[str]
+    names: Sequence[str] = ()
 
-    def shared_columns(self, args: SuggestOptions) -> list[Any] | None:
+    def shared_columns(self, args: SuggestOptions) -> list[int] | None:
         """Return the numbers of the features of --same; None without."""
-        sources, shared = self.sources, []
-        num_bits = self.arms.shape[-1] - len(sources)
+        arms, shared = self.arms, list[int]()
+        num_bits = arms.num_bits if isinstance(arms, BitArms) else 0
         for name in args.same:
-            columns = [num_bits + n for n, own in enumerate(sources) if own == name]
-            if name in args.smiles and num_bits:
-                place, width = args.smiles.index(name), num_bits // len(args.smiles)
-                columns = [*range(place * width, (place + 1) * width)]
-            if not columns:
+            if name in self.columns:
+                shared.append(num_bits + self.columns.index(name))
+            elif name in args.smiles and num_bits:
+                shared += range(num_bits)
+            else:
                 raise InputDataError(
                     "Expected --same to name columns that are features, such as "
-                    f"{listing(list(dict.fromkeys(sources)), 5)}, but got {name!r}."
+                    f"{listing(list(self.columns), 5)}, but got {name!r}."
                 )
-            shared += columns
         return shared or None
 
 
@@ -98,22 +96,58 @@ def table_features(
     """Make features of the candidates' columns, by the options of `suggest`."""
     note_forgotten(rows, args)
     bits = [] if args.smiles else fingerprint_columns(rows, args)
-    beside = [*args.smiles, *bits]
-    for option, named in {"--drop": args.drop, "--category": args.category}.items():
+    beside, periods = [*args.smiles, *bits], dict(args.cyclic)
+    options = {"--drop": args.drop, "--category": args.category, "--cyclic": periods}
+    for option, named in options.items():
         for name in named:
             require_column(rows, name, args.arms, option)
     others = [name for name in feature_columns(rows, args) if name not in beside]
-    features, sources = feature_table(rows[others], args.category)
-    if features.empty and not beside:
+    table = feature_table(rows[others], args.category)
+    if table.empty and not beside:
         raise InputDataError(
             "Expected at least one column that can be a feature and is not constant, "
             f"but there is none among {list(rows.columns)}. Add one."
         )
-    numbers = torch.from_numpy(features.to_numpy(dtype="float64", copy=True))
-    names = tuple(map(str, features))
-    kernel: KernelName | None = "tanimoto" if bits else args.kernel
-    times = " times a Matern kernel of the other columns" if sources else ""
-    by = f", compared by a Tanimoto kernel{times}"
+    columns = [str(name) for name in table]
+    words = [name for name in columns if not is_numeric(table[name])]
+    for name, _ in args.cyclic:
+        if name not in others or name in words or len(periods) < len(args.cyclic):
+            raise InputDataError(
+                "Expected --cyclic to name features of numbers, each once, but got "
+                f"{name!r}. Leave out the option, or write numbers."
+            )
+    periods = {name: period for name, period in periods.items() if name in columns}
+    special = [*words, *periods, *args.smiles[1:]]
+    if special and (bits or args.kernel not in (None, "tanimoto")):
+        raise InputDataError(
+            f"--kernel {args.kernel} compares numbers, or one column of molecules, but "
+            f"{special[0]!r} is a column of words, cyclic numbers or more molecules, "
+            "which has a kernel of its own. Leave out --kernel, or pass --drop "
+            f"{quoted(special[0])}."
+        )
+    kernel = args.kernel or ("tanimoto" if beside else None)
+    by = ", compared by a Tanimoto kernel" if kernel == "tanimoto" else ""
+    by += " each" if args.smiles[1:] else ""
+    if by and columns and not special:
+        by += " times a Matern kernel of the other columns"
+    if args.smiles:
+        shown = ", ".join(map(repr, args.smiles))
+        kind = "bits" if args.bits else "counts"
+        note(
+            f"column {shown} became Morgan fingerprints of radius {args.radius}, "
+            f"{args.num_bits:,} {kind}{by}"
+        )
+    if special:
+        frame = pd.concat([rows[args.smiles], table], axis="columns")
+        look_ups = {
+            name: partial(_bit_arms, name, own, args.bits)
+            for name, own in molecules.items()
+        }
+        names = [name for name in columns if name not in special]
+        return Features(TableArms(frame, look_ups, periods), None, [*frame], names)
+    numbers = torch.from_numpy(table.to_numpy(dtype="float64", copy=True))
+    if not beside:
+        return Features(numbers, kernel, columns, columns)
     if bits:
         codes, is_packed = _packed(rows[bits])
         kind = "0 and 1" if is_packed else "counts"
@@ -121,35 +155,32 @@ def table_features(
             f"{len(bits):,} columns of {kind} are fingerprints{by} (--kernel matern or "
             "rbf for another)"
         )
-        return Features(BitArms(codes, is_packed, numbers), kernel, sources, names)
-    if not args.smiles:
-        return Features(numbers, kernel, sources, names)
-    kernel = args.kernel or "tanimoto"
-    parts = [found.of(rows[name]) for name, found in molecules.items()]
-    codes = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
-    by = by if kernel == "tanimoto" else ""
-    shown = ", ".join(map(repr, args.smiles))
-    kind = "bits" if args.bits else "counts"
-    note(
-        f"column {shown} became Morgan fingerprints of radius {args.radius}, "
-        f"{args.num_bits:,} {kind}{by}"
-    )
-    if kernel != "tanimoto":
-        # These have a lengthscale per bit.
-        num_bits = range(args.num_bits)
-        sources = (*(name for name in args.smiles for _ in num_bits), *sources)
-        names = (*(f"bit {n}" for _ in args.smiles for n in num_bits), *names)
-    return Features(BitArms(codes, args.bits, numbers), kernel, sources, names)
+    else:
+        (name,) = args.smiles
+        codes, is_packed = molecules[name].of(rows[name]), args.bits
+    arms = BitArms(codes, is_packed, numbers)
+    # Other kernels than Tanimoto's have a lengthscale per bit.
+    num_bits = 0 if kernel == "tanimoto" else arms.num_bits
+    names = [*(f"bit {n}" for n in range(num_bits)), *columns]
+    return Features(arms, kernel, columns, names)
+
+
+def _bit_arms(
+    name: str, found: Fingerprints, is_packed: bool, smiles: list[str]
+) -> BitArms:
+    """Return the fingerprints of molecules of a column, none of them equal."""
+    rows = distinguished(name, smiles, found.of(smiles), is_packed)
+    return BitArms(rows, is_packed)
 
 
 def library_features(columns: Sequence[str], args: SuggestOptions) -> Features:
     """Return the features of a table that stays in its file, and say so."""
     path = args.arms
-    if args.category or args.drop_incomplete:
+    if args.category or args.drop_incomplete or args.cyclic:
         raise InputDataError(
-            f"--category and --drop-incomplete need the table in memory, but {path} is "
-            "too large for that: its columns are features as they are. Compute them "
-            "beforehand."
+            "--category, --cyclic and --drop-incomplete need the table in memory, but "
+            f"{path} is too large for that: its columns are features as they are. "
+            "Compute them beforehand."
         )
     names = feature_columns(columns, args)
     arms = ParquetArms([path], names, dtype=torch.double, quiet=args.quiet)
@@ -166,7 +197,7 @@ def fingerprint_columns(table: pd.DataFrame, args: SuggestOptions) -> list[str]:
     if args.kernel not in (None, "tanimoto"):
         return []
     names = feature_columns(table, args)
-    others = [name for name in names if name not in args.category]
+    others = [n for n in names if n not in (*args.category, *dict(args.cyclic))]
     bits = [name for name in others if _is_whole(table[name], 1)]
     if args.kernel is None:
         return names if len(bits) == len(names) >= MIN_BITS else []
@@ -176,7 +207,7 @@ def fingerprint_columns(table: pd.DataFrame, args: SuggestOptions) -> list[str]:
         raise InputDataError(
             "--kernel tanimoto needs columns of 0 and 1, or only columns of whole "
             f"numbers from 0 to {MAX_COUNT}, but there are none. Pass --smiles for "
-            "molecules, or another --kernel."
+            "molecules, or leave out --kernel."
         )
     return bits
 
@@ -220,16 +251,12 @@ def note_forgotten(table: pd.DataFrame, args: SuggestOptions) -> None:
 
 def feature_table(
     table: pd.DataFrame, categories: Collection[str] = ()
-) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Turn a table's columns into numeric features, and print how.
+) -> pd.DataFrame:
+    """Turn a table's columns into features, and print how.
 
-    Columns of numbers and dates are features. A column of text becomes one column of 0
-    and 1 per value if it has at most 20 values or is one of ``categories``. Constant
+    Columns of numbers and dates become float64. A column of text, which is of
+    categories, has at most 20 different words or is one of ``categories``. Constant
     columns are dropped.
-
-    Returns:
-        One float64 column per feature, without gaps, and the column of the table from
-        which each feature comes.
     """
     gaps = _gaps(table)
     if gaps:
@@ -246,41 +273,40 @@ def feature_table(
         )
     notes: list[str] = []
     features: dict[str, pd.Series] = {}
-    sources: list[str] = []
     faults = []
     for key, column in table.items():
-        name = str(key)
+        name, said = str(key), ""
         try:
             if is_numeric(column) and name not in categories:
-                coded = {name: to_numbers(column)}
+                values = to_numbers(column)
             else:
-                coded, said = _read_text(column, name in categories)
-                notes.append(said)
+                values, said = _read_text(column, name in categories)
         except InputDataError as error:
             faults.append(str(error))
             continue
-        for feature, values in coded.items():
-            if values.nunique() > 1:
-                features[feature] = values
-                sources.append(name)
-            else:
-                notes.append(f"column {feature!r} is constant and was dropped")
+        if values.nunique() > 1:
+            features[name] = values
+        else:
+            said = f"column {name!r} is constant and was dropped"
+        notes.append(said)
     if faults:
         raise InputDataError(" ".join(faults[:NUM_FAULTS_SHOWN]))
-    for text in filter(None, [*notes, *map(_crowd, features.values())]):
+    for text in [*notes, *map(_crowd, features.values())]:
         note(text)
-    return pd.DataFrame(features, index=table.index), tuple(sources)
+    return pd.DataFrame(features, index=table.index)
 
 
-def _crowd(column: pd.Series) -> str | None:
+def _crowd(column: pd.Series) -> str:
     """Return a note if a few far values leave the others a small part of the range."""
+    if not is_numeric(column):
+        return ""
     values = np.sort(column.to_numpy())
     num_far = max(1, int(FAR_SHARE * len(values)))
     inner = values[num_far : len(values) - num_far]
     # Equal values are those of a column that marks something rare.
     most = CROWD_SHARE * np.ptp(values)
     if len(inner) < MIN_CROWD or not 0 < np.ptp(inner) <= most:
-        return None
+        return ""
     distance = (column - inner.mean()).abs()
     is_farthest = distance == distance.max()
     return (
@@ -317,10 +343,8 @@ def _gaps(table: pd.DataFrame) -> dict[str, pd.Series]:
     return gaps
 
 
-def _read_text(
-    column: pd.Series, is_category: bool
-) -> tuple[dict[str, pd.Series], str]:
-    """Return the features of a column that is not of numbers, and a note."""
+def _read_text(column: pd.Series, is_category: bool) -> tuple[pd.Series, str]:
+    """Return the days or words of a column that is not of numbers, and a note."""
     # Parquet has others, and candidates from two tables may be of both kinds.
     other = ~column.map(lambda cell: isinstance(cell, str | Number)).astype("bool")
     if other.any():
@@ -333,32 +357,16 @@ def _read_text(
     dates = None if is_category else days(text)
     if dates is not None:
         first = text[dates == 0].iloc[0][:10]
-        return {str(text.name): dates}, (
+        return dates, (
             f"column {text.name!r} holds dates, which became days since {first}"
         )
     if not is_category:
         _require_names(text)
-    return _one_hot(text, is_category)
-
-
-def _one_hot(text: pd.Series, is_category: bool) -> tuple[dict[str, pd.Series], str]:
-    """Return a column of 0 and 1 per value, and a note."""
     counts = text.value_counts(sort=False).sort_values(ascending=False, kind="stable")
-    name = quoted(text.name)
-    if len(counts) * len(text) * 8 > MAX_TABLE_BYTES:
-        raise InputDataError(
-            f"--category {name} makes {len(counts):,} columns of 0 and 1 in "
-            f"{len(text):,} rows, more than 1 GiB. Pass --drop {name}, or write "
-            "numbers."
-        )
-    one_hot = {
-        f"{text.name}={value}": (text == value).astype("float64")
-        for value in sorted(counts.index)
-    }
-    kind = "column" if is_category else "text column"
     shown = listing([f"{value} ({count})" for value, count in counts.items()])
-    return one_hot, (
-        f"{kind} {text.name!r} became {len(one_hot)} columns of 0 and 1: {shown}"
+    return text, (
+        f"column {text.name!r} has {len(counts):,} words, compared as categories: "
+        f"{shown}"
     )
 
 
@@ -373,12 +381,10 @@ def _require_names(text: pd.Series) -> None:
     elif 2 * is_like_number.sum() >= max(1, len(values)):
         wrong = text.isin(values[is_like_number])
         why, remedy = "looks like a number or a date", WRITE_NUMBERS
-    elif len(values) > MAX_ONE_HOT_VALUES:
+    elif len(values) > MAX_WORDS:
         wrong = text == values.iloc[-1]
-        why = (
-            f"is one of {len(values)} different values; at most {MAX_ONE_HOT_VALUES} "
-            "become columns of 0 and 1"
-        )
+        why = f"is one of {len(values)} different words; more than {MAX_WORDS} are "
+        why += "probably ids"
         remedy = f"Pass --id {name} if it names the rows"
     else:
         slip = find_slip(text.value_counts(sort=False))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -34,7 +35,7 @@ class Fingerprints:
     codes: NDArray[np.uint8]
     invalid: dict[str, str]
 
-    def of(self, smiles: pd.Series) -> NDArray[np.uint8]:
+    def of(self, smiles: pd.Series | list[str]) -> NDArray[np.uint8]:
         """Return the fingerprint of each canonical SMILES, zeros for empty cells."""
         places = self.names.get_indexer(pd.Index(smiles))
         is_all = np.array_equal(places, np.arange(len(self.codes)))
@@ -70,6 +71,28 @@ def read_smiles(
     invalid = {texts[n]: reason for n, reason in found.invalid.items()}
     canonical = column.map(names).astype("str").where(column.notna())
     return canonical, Fingerprints(pd.Index(found.smiles), found.codes, invalid)
+
+
+def distinguished(
+    name: str, elements: Any, rows: NDArray[Any], is_packed: bool = False
+) -> NDArray[Any]:
+    """Return the features of a column's elements, with marks on equal ones; name these.
+
+    Enantiomers, for instance, have the same fingerprint.
+    """
+    keys = pd.Series([hash(row.tobytes()) for row in rows])
+    nth = keys.groupby(keys).cumcount().to_numpy()
+    if not nth.any():
+        return rows
+    copies = np.asarray(elements)[nth > 0].astype("str").tolist()
+    note(
+        f"elements of {name!r} with the features of an earlier one: "
+        f"{listing(copies, 3)}. A feature of their own distinguishes them"
+    )
+    marks = nth[:, np.newaxis] == np.arange(1, nth.max() + 1)
+    if is_packed:
+        marks = np.packbits(marks, axis=-1)
+    return np.concatenate([rows, marks.astype(rows.dtype)], axis=-1)
 
 
 def valid_rows(

@@ -32,6 +32,7 @@ from botorch_bkb.cli.diagnosis import (
     MIN_CANDIDATES_TO_JUDGE,
     NUM_FOLDS,
 )
+from botorch_bkb.cli.features import Features
 from botorch_bkb.cli.predictions import best_hits
 from botorch_bkb.integrations.chem import draw_molecules
 from botorch_bkb.models.utils.nystrom import dense_covariance
@@ -102,7 +103,7 @@ def report_page(
     campaign: Candidates,
     batch: pd.DataFrame,
     rounds: pd.DataFrame,
-    feature_names: Sequence[str],
+    features: Features,
     held_out: HeldOut | None,
     problems: Sequence[str],
     stop: Sequence[str],
@@ -143,20 +144,20 @@ def report_page(
         num_candidates=campaign.num_candidates,
         num_results=len(rewards),
         is_fitted=is_fitted,
-        assumed=_assumed(args, bandit, feature_names if is_fitted else None),
+        assumed=_assumed(args, bandit, features if is_fitted else None),
         columns={name: title for name, title in columns.items() if name in picks},
         picks=picks.to_dict("records"),
     )
 
 
 def _assumed(
-    args: SuggestOptions, bandit: GPBandit, feature_names: Sequence[str] | None
+    args: SuggestOptions, bandit: GPBandit, features: Features | None
 ) -> dict[str, Any]:
     """Return the model if it is fitted, versions, and all options, by name."""
     assumed: dict[str, Any] = {}
-    if feature_names is not None:
+    if features is not None:
         variance = bandit.noise_variance
-        assumed = describe_kernel(bandit.covar_module, feature_names)
+        assumed = describe_kernel(bandit.covar_module, features)
         known = f"without one in column {args.noise_column}"
         assumed["noise of a single measurement"] = (
             f"standard deviation {variance**0.5:.4g}, variance {variance:.4g}, the "
@@ -194,19 +195,31 @@ def nearest_measured(
     )
 
 
-def describe_kernel(kernel: Kernel, feature_names: Sequence[str]) -> dict[str, Any]:
-    """Return a kernel's parts and hyperparameters as text."""
+def describe_kernel(kernel: Kernel, features: Features) -> dict[str, Any]:
+    """Return a kernel's parts and hyperparameters as text.
+
+    Those of a single column, or component, have its name.
+    """
+    owners = {}
+    for path, part in kernel.named_modules():
+        if hasattr(part, "component"):  # None for columns that hold numbers
+            own = [part.component] if part.component is not None else part.active_dims
+            if len(own) == 1:
+                owners[f"{path}."] = f" ({features.columns[int(own[0])]})"
     parts = [part for part in kernel.modules() if isinstance(part, Kernel)]
     described = {"kernel": ", ".join(type(part).__name__ for part in parts)}
     for name, raw, constraint in kernel.named_parameters_and_constraints():
         value = raw if constraint is None else constraint.transform(raw)
         numbers = value.detach().flatten().tolist()
         shown = [f"{number:.3g}" for number in numbers]
-        if 1 < len(numbers) == len(feature_names):
-            shown = list(map("{} {}".format, feature_names, shown))
+        if 1 < len(numbers) == len(features.names):
+            shown = list(map("{} {}".format, features.names, shown))
+        owner = next((own for path, own in owners.items() if path in name), "")
         name = name.replace("base_kernel.", "").replace("raw_", "")
         name = re.sub(r"kernels\.(\d+)\.", lambda n: f"part {int(n[1]) + 1} ", name)
-        described[name.replace("_", " ")] = listing(shown, NUM_LENGTHSCALES_SHOWN)
+        described[name.replace("_", " ") + owner] = listing(
+            shown, NUM_LENGTHSCALES_SHOWN
+        )
     return described
 
 

@@ -13,7 +13,9 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
+from botorch_bkb.arms.table import as_arms
 from botorch_bkb.bandits import GPBandit, matern_to_learn, rbf_to_learn
+from botorch_bkb.bandits.base import Array
 from botorch_bkb.bandits.warping import DEVIATIONS_OF_95_PERCENT
 from botorch_bkb.cli.arguments import BATCH_SIZE, KernelName, SuggestOptions
 from botorch_bkb.cli.campaign import read_campaign
@@ -81,6 +83,7 @@ def _check_options(args: SuggestOptions) -> None:
         args.arms = Path(" x ".join(name for name, _ in args.component))
         of_tables = {
             "kernel": args.kernel,
+            "cyclic": args.cyclic,
             "available": args.available,
             "drop-incomplete": args.drop_incomplete,
             "with-columns": args.with_columns,
@@ -193,7 +196,7 @@ def _suggest(
         write_table(table, args.predictions, campaign.form)
         print(f"Wrote {args.predictions}")
     if args.report is not None:
-        found = features.names, held_out, problems, stop
+        found = features, held_out, problems, stop
         page = report_page(args, bandit, campaign, batch, rounds, *found)
         args.report.write_text(page, encoding="utf-8")
         print(f"Wrote {args.report}")
@@ -279,19 +282,19 @@ class SuggestLoop:
     batch.
 
     Args:
-        arms: An ``A x d`` tensor of features.
+        arms: An ``A x d`` tensor of features, or a frame with numbers and words.
         seed: That of every call.
         batch_size: The size of a batch.
         options: The other options of :func:`suggestion_bandit`.
     """
 
     def __init__(
-        self, arms: Tensor, *, seed: int, batch_size: int = BATCH_SIZE, **options: Any
+        self, arms: Array, *, seed: int, batch_size: int = BATCH_SIZE, **options: Any
     ) -> None:
-        self.arms = arms
+        self.arms = as_arms(arms, takes_words=True)
         self.batch_size = batch_size
         self.indices = torch.empty(0, dtype=torch.long)
-        self.rewards = arms.new_empty(0)
+        self.rewards = self.arms.new_empty(0)
         self._options = {"seed": seed, **options}
         self._bandit = self._new_bandit()
 

@@ -16,6 +16,7 @@ def simulate(*words):
         ("separator", "\\t", "\t"),
         ("separator", "semicolon", ";"),
         ("separator", "|", "|"),
+        ("cyclic", "a = b = 24", [("a = b", 24.0)]),
     ],
 )
 def test_values_of_options(name, text, value):
@@ -30,6 +31,10 @@ def test_values_of_options(name, text, value):
         (["--horizon", "0"], "expected a whole number, 1 or more"),
         (["--horizon", "x"], "argument --horizon: expected a whole number"),
         (["--noise-std", "-1"], "expected 0 or more"),
+        *(
+            (["--cyclic", text], "expected COLUMN=PERIOD with a number above 0, such")
+            for text in ("hour", "=24", "hour=0", "hour=inf", "hour=day")
+        ),
         (["--goal", "best"], "invalid choice: 'best'"),
         (["--seed", "-1"], "argument --seed: expected a whole number from 0"),
         (["--seed", str(2**63)], "argument --seed: expected a whole number from 0"),

@@ -187,7 +187,7 @@ READ = {
     ("results.csv: is read with ';' between fields, ',' before", "plain"): {
         "decimal commas of results only": (PLAIN, german(RESULTS)),
     },
-    ("Note: column 'solvent' became 3 columns of 0 and 1: ", "plain"): {
+    ("Note: column 'solvent' has 3 words, compared as categories: ", "plain"): {
         "numbers that are names": (
             csv(text(solvent=CODES)),
             csv(RESULTS),

@@ -1,5 +1,6 @@
 """Libraries of molecules and of bits, to the next plate."""
 
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from rdkit.Chem import rdFingerprintGenerator, rdMolDescriptors
 
 from botorch_bkb import GPBandit
 from botorch_bkb.__main__ import main
-from botorch_bkb.arms import BitArms
+from botorch_bkb.arms import BitArms, TableArms
 from botorch_bkb.cli import molecules
 from tests.cli.tables import next_batch
 
@@ -242,7 +243,9 @@ def test_other_tables_are_compared_as_numbers(num_bits, other, capsys):
     next_batch(table, results)
     said = capsys.readouterr().out
     assert "Tanimoto" not in said
-    assert "rough detail is" in said
+    is_of_words = other == ["a", "b"]
+    assert ("rough detail is" in said) != is_of_words
+    assert ("'other' has 2 words, compared as categories" in said) == is_of_words
 
 
 def test_bits_and_counts_are_compared_as_fingerprints_if_asked(capsys):
@@ -347,3 +350,81 @@ def test_a_worker_that_breaks_down_is_an_error_of_one_line(
     monkeypatch.setattr(molecules, "read_molecules", broken)
     next_batch(library, None, "--smiles", "smiles", code=2)
     assert capsys.readouterr().err.count("\n") == 1
+
+
+# --- columns of molecules, words and angles
+
+
+LIGANDS = ["CCO", "CC[NH3+]", "C[C@H](O)C(=O)O", "C[C@@H](O)C(=O)O", "c1ccccc1"]
+
+
+def reactions():
+    """Return 120 reactions, and results of 24 with a word that no candidate has."""
+    rows = product(LIGANDS, ["CO", "CN"], ["hot", "cold"], [1.0, 2.0], [0, 120, 240])
+    names = ["ligand", "solvent", "oven", "time", "angle"]
+    table = pd.DataFrame(rows, columns=names)
+    table.insert(0, "id", [f"r{row}" for row in range(len(table))])
+    results = table[::5].assign(reward=np.sin(np.arange(24)))
+    gone = results.index[:2]
+    results.loc[gone, "oven"] = "broken"
+    return table.drop(index=gone), results
+
+
+@pytest.mark.parametrize("bits", [False, True])
+def test_each_column_has_its_kernel_and_each_order_the_same_batch(bits, capsys):
+    table, results = reactions()
+    words = ["--cyclic=angle=360", "--smiles", "ligand", "solvent", *["--bits"] * bits]
+    found = next_batch(table, results, *words, "--kernel=tanimoto", "--report=r.html")
+    said = capsys.readouterr().out
+    assert "column 'oven' has 3 words, compared as categories: " in said
+    assert "2,048 bits" in said or not bits
+    assert "of 'ligand' with the features of an earlier one: C[C@@H]" in said
+    page = Path("r.html").read_text()
+    for part in ("weight (ligand)", "lengthscale (oven)", "lengthscale (angle)"):
+        assert part in page
+    generator = rdFingerprintGenerator.GetMorganGenerator(2, fpSize=2048)
+    prints = {
+        Chem.CanonSmiles(text): generator.GetCountFingerprintAsNumPy(
+            Chem.MolFromSmiles(text)
+        )
+        for text in [*LIGANDS, "CO", "CN"]
+    }
+    prints = {text: np.minimum(row, 1 if bits else 255) for text, row in prints.items()}
+    marks = {text: np.append(row, np.zeros(8)) for text, row in prints.items()}
+    marks[Chem.CanonSmiles(LIGANDS[3])][2048] = 1
+    names = list(table.columns[1:])
+    rows = pd.concat([table, results[:2]])[names].astype({"angle": "float"})
+    for name in names[:2]:
+        rows[name] = rows[name].map(Chem.CanonSmiles)
+    ligands = {text: row.astype("uint8") for text, row in marks.items()}
+    solvents = {text: row.astype("uint8") for text, row in prints.items()}
+    arms = TableArms(rows, {"ligand": ligands, "solvent": solvents}, {"angle": 360})
+    bandit = GPBandit(arms, generator=torch.Generator().manual_seed(0))
+    places = [*range(118, 120), *map([*table["id"]].index, results["id"][2:])]
+    bandit.add_observations(places, results["reward"].to_numpy())
+    bandit.retire_arms([118, 119])
+    picks = bandit.ask(5)
+    assert found["id"].tolist() == table["id"].iloc[picks.tolist()].tolist()
+    np.testing.assert_allclose(found["mean"], bandit.predict(picks)[0])
+    other_order = table.sort_values("oven", kind="stable")
+    again = next_batch(other_order, results[::-1], *words)
+    both = found.merge(again, on="id")
+    assert len(both) >= 4
+    np.testing.assert_allclose(both["mean_x"], both["mean_y"], rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--cyclic=oven=2"], "numbers, each once, but got 'oven'"),
+        (["--cyclic=time=2", "--cyclic=time=3"], "each once, but got 'time'"),
+        (["--cyclic=time=2", "--drop=time"], "each once, but got 'time'"),
+        (["--cyclic=day=7"], "no column 'day'"),
+        (["--kernel=matern"], "but 'oven' is a column of words"),
+        (["--kernel=tanimoto"], "--kernel tanimoto needs columns of 0 and 1"),
+    ],
+)
+def test_kernels_and_angles_that_do_not_fit_are_refused(words, message, capsys):
+    table, results = reactions()
+    next_batch(table.drop(columns=["ligand", "solvent"]), results, *words, code=2)
+    assert message in capsys.readouterr().err

@@ -63,9 +63,7 @@ def test_a_batch_of_combinations_shares_elements(folder, capsys):
     assert batch["solvent"].nunique() == 1
     assert f"all of solvent {batch['solvent'][0]}:" in capsys.readouterr().out
     suggest(*lists, "--same=acid", code=2)
-    assert (
-        "among ['heat', 'solvent', 'base'], but got 'acid'" in capsys.readouterr().err
-    )
+    assert "such as heat, solvent, base, but got 'acid'" in capsys.readouterr().err
 
 
 def test_structures_are_shared(folder):

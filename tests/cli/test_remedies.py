@@ -433,8 +433,13 @@ OPTIONS: Remedies = {
     ),
     "no bits": (
         state(ARMS, FEW, "--kernel=tanimoto"),
-        r"another (?P<option>--kernel)",
-        lambda found: ["--kernel=rbf"],
+        r"or leave out (?P<option>--kernel)",
+        lambda _: [],
+    ),
+    "words": (
+        state(ARMS, FEW, "--kernel=rbf"),
+        r"Leave out (?P<option>--kernel), or pass",
+        lambda _: [],
     ),
     "another name for ids": (
         state(ARMS, FEW.rename(columns={"id": "sample"})),

@@ -15,6 +15,7 @@ from botorch_bkb.bandits import GPBandit
 from botorch_bkb.cli import diagnosis
 from botorch_bkb.cli.arguments import SuggestOptions
 from botorch_bkb.cli.campaign import Campaign
+from botorch_bkb.cli.features import Features
 from botorch_bkb.cli.report import (
     describe_kernel,
     in_digits_of,
@@ -291,7 +292,8 @@ def test_a_kernel_is_told_by_its_parts_and_hyperparameters():
     trend = bandit.covar_module.kernels[0].base_kernel
     trend.lengthscale = torch.arange(12.0, 0.0, -1.0).double()
     names = [f"column {number}" for number in range(12)]
-    told = describe_kernel(bandit.covar_module, names)
+    features = Features(bandit.arms, None, names, names)
+    told = describe_kernel(bandit.covar_module, features)
     part = "ScaleKernel, MaternKernel"
     assert told["kernel"] == f"AdditiveKernel, {part}, {part}"
     lengthscales = told["part 1 lengthscale"]
@@ -300,5 +302,5 @@ def test_a_kernel_is_told_by_its_parts_and_hyperparameters():
     assert told["part 2 outputscale"] == "0.2"
     scaled = ScaleKernel(TanimotoKernel())
     scaled.outputscale = 2.5
-    told = describe_kernel(scaled, names)
+    told = describe_kernel(scaled, features)
     assert told == {"kernel": "ScaleKernel, TanimotoKernel", "outputscale": "2.5"}

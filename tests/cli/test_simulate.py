@@ -8,6 +8,7 @@ from rdkit import Chem
 from rdkit.Chem import Crippen
 
 from botorch_bkb.__main__ import main
+from botorch_bkb.arms import TableArms
 from botorch_bkb.cli.arguments import build_parser
 from botorch_bkb.cli.simulate import load_problem
 from botorch_bkb.cli.suggest import SuggestLoop
@@ -44,7 +45,7 @@ def test_everything_may_be_measured(table, capsys):
     assert rounds["num_distinct"].iloc[-1] == 60
     printed = capsys.readouterr().out
     assert "suggest on table.csv, 60 candidates, 60 measurements, noise 0.1" in printed
-    assert "text column 'kind' became 2 columns" in printed
+    assert "column 'kind' has 2 words, compared as categories: " in printed
     unit = table["gain"].std(ddof=0)
     assert f"standard deviations of 'gain', which is {unit:.4g}" in printed
     gap = (table["gain"].max() - table["gain"].mean()) / unit
@@ -81,15 +82,18 @@ def molecules_and_gains():
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("numbers", ["--drop", "y", "--minimize"]),
+        ("numbers", ["--drop", "y", "--drop", "kind", "--minimize"]),
+        ("words", ["--cyclic", "y=0.5"]),
         ("bits", ["--kernel", "matern"]),
         ("molecules", ["--smiles", "smiles", "--bits", "--num-bits", "128"]),
     ],
 )
 def test_simulate_plays_what_suggest_would_choose(kind, words, table):
     """Three plates of four, of the loop and of the command."""
+    numbered = table.assign(id=[f"a{row}" for row in range(len(table))])
     table = {
-        "numbers": table.assign(id=[f"a{row}" for row in range(len(table))]),
+        "numbers": numbered,
+        "words": numbered,
         "bits": bits_and_gains(),
         "molecules": molecules_and_gains(),
     }[kind]
@@ -97,7 +101,12 @@ def test_simulate_plays_what_suggest_would_choose(kind, words, table):
     table.drop(columns="gain").to_csv("arms.csv", index=False)
     words = [*words, "--batch-size", "4", "--max-repeats", "1"]
     problem, options, names = load(*words)
-    loop = SuggestLoop(problem.arms, seed=1, **options)
+    arms = problem.arms
+    if kind == "words":  # a frame of the features will do
+        assert isinstance(arms, TableArms)
+        kinds = table["kind"].map(arms.words["kind"].index)
+        np.testing.assert_array_equal(arms.dense()[:, 2], kinds)
+    loop = SuggestLoop(arms, seed=1, **options)
     gains = table.set_index("id")["gain"]
     results = pd.DataFrame({"id": [], "reward": []})
     for _ in range(3):
