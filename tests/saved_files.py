@@ -118,7 +118,7 @@ def trained_model() -> SingleTaskDTCGP:
 
 
 def write(folder: Path) -> None:
-    """Write the files of all bandits, with their answers, and an Ax experiment."""
+    """Write the files of all bandits, with their answers, and of Ax experiments."""
     folder.mkdir(exist_ok=True)
     said = {}
     for name, make in MAKERS.items():
@@ -129,10 +129,11 @@ def write(folder: Path) -> None:
 
     from tests.integrations.ax_clients import grid_node, new_client, play
 
-    client = new_client(grid_node("BBKB"))
-    play(client, 5)
-    client.get_next_trials(1)
-    client.save_to_json_file(str(folder / "ax_experiment.json"))
+    for factory, name in {"BBKB": "", "GPBandit": "_learned"}.items():
+        client = new_client(grid_node(factory))
+        play(client, 5)
+        client.get_next_trials(1)
+        client.save_to_json_file(str(folder / f"ax_experiment{name}.json"))
     torch.save(trained_model().state_dict(), folder / "model.pt")
 
 

@@ -31,10 +31,14 @@ def test_files_of_bandits_load_and_campaigns_go_on(name, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")  # of Ax
-def test_an_experiment_of_ax_loads_and_goes_on():
-    from tests.integrations.ax_clients import Client, play
+@pytest.mark.parametrize("name", ["", "_learned"])
+def test_an_experiment_of_ax_loads_and_goes_on(name, tmp_path):
+    """With the picks of 1.0.0, also after it is saved again."""
+    from botorch_bkb.integrations.ax import find_bandit_node
+    from tests.integrations.ax_clients import Client, play, reload
 
-    client = Client.load_from_json_file(str(VERSION_1_0_0 / "ax_experiment.json"))
+    file = VERSION_1_0_0 / f"ax_experiment{name}.json"
+    client = Client.load_from_json_file(str(file))
     trials = client._experiment.trials
     assert [trial.status.name for trial in trials.values()] == [
         *["COMPLETED"] * 5,
@@ -42,7 +46,11 @@ def test_an_experiment_of_ax_loads_and_goes_on():
     ]
     before = [trial.arm.parameters for trial in trials.values()]
     assert before[:2] == [{"T": 80.0, "solvent": "E"}, {"T": 20.0, "solvent": "A"}]
-    assert len(play(client, 2)) == 2
+    chosen = play(client, 2)
+    chosen += play(reload(client, tmp_path), 1)
+    assert find_bandit_node(client).bandit.arms.shape == (25, 6)  # 0/1 columns
+    if name:
+        assert chosen == [{"T": T, "solvent": "C"} for T in (60.0, 40.0, 80.0)]
 
 
 def test_the_state_dict_of_a_model_loads():

@@ -1,6 +1,7 @@
 """Search spaces, objectives and tables of Ax: honoured, or refused by name."""
 
 import itertools
+import math
 import re
 import warnings
 
@@ -10,9 +11,9 @@ import pytest
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 
-from botorch_bkb import BKB
+from botorch_bkb import BKB, GPBandit
 from botorch_bkb.acquisition import BatchUpperConfidenceBound
-from botorch_bkb.arms import ProductArms
+from botorch_bkb.arms import ProductArms, TableArms
 from botorch_bkb.optim import optimize_acqf_finite
 from tests.integrations.ax_clients import (
     choices,
@@ -40,6 +41,7 @@ with warnings.catch_warnings():
         ChoiceGrid,
         find_bandit_node,
         modular_strategy,
+        register_bandit,
         register_folder,
     )
 
@@ -103,16 +105,20 @@ def test_limits_that_leave_nothing_are_named():
     assert client.get_next_trials(1)  # and goes on
 
 
-def test_the_order_of_choices_counts():
-    """Ordered text is a number; numbers without order have a column each."""
-    parameters = [
+def of_all_kinds():
+    return [
         choices("a", [1, 5, 7], "int", is_ordered=False),
         choices("b", ["low", "mid", "high"], "str", is_ordered=True),
         choices("c", ["x", "y"], "str"),
         choices("d", [False, True], "bool"),
+        choices("e", ["here"], "str"),
     ]
+
+
+def test_the_order_of_choices_counts():
+    """Ordered text is a number. A factory gets a 0/1 column for each category."""
     node = grid_node()
-    new_client(node, parameters).get_next_trials(1)
+    new_client(node, of_all_kinds()).get_next_trials(1)
     arms = node.bandit.arms
     for index in range(3 * 3 * 2 * 2):
         p = node.arms.parameters(index)
@@ -123,6 +129,35 @@ def test_the_order_of_choices_counts():
             float(p["d"]),
         ]
         assert node.arms.index(p) == index
+
+
+def test_choices_without_order_are_the_categories_of_a_table(tmp_path):
+    """As a GPBandit of the same frame, also in a file, and after a reload."""
+    lists = ["1", "5", "7"], ["low", "mid", "high"], ["x", "y"], [False, True]
+    table = pd.DataFrame(itertools.product(*lists), columns=[*"abcd"])
+    frame = table.assign(b=pd.Categorical(table["b"], lists[1], ordered=True))
+    in_file = table.assign(a="n" + table["a"], b=frame["b"].cat.codes, d=1 * table["d"])
+    in_file.to_csv(tmp_path / "arms.csv", index_label="id")
+    register_bandit(GPBandit, "takes words", takes_words=True)
+    factories = ["GPBandit", "takes words"]
+    for node, parameters in (
+        (BanditNode(ChoiceGrid(), factories[0], seed=4), of_all_kinds()),
+        (
+            BanditNode(ArmFile(tmp_path / "arms.csv", id="id"), factories[1], 4),
+            [rows(36)],
+        ),
+    ):
+        client = new_client(node, parameters)
+        alone = GPBandit(frame, generator=torch.Generator().manual_seed(4))
+        for number in range(9):
+            ((trial, chosen),) = client.get_next_trials(1).items()
+            (expected,) = alone.ask().tolist()
+            assert find_bandit_node(client).arms.index(chosen) == expected
+            value = math.sin(expected)
+            client.complete_trial(trial, raw_data={"y": value})
+            alone.tell([expected], [value])
+            client = reload(client, tmp_path) if number == 5 else client
+        assert isinstance(node.bandit.arms, TableArms)
 
 
 # Product spaces -----------------------------------------------------------------------
@@ -363,11 +398,11 @@ def test_a_pandas_table_whose_arms_have_names(tmp_path, suffix):
     [
         ("id", "the id '9' more than once, again in row 4"),
         ("b", r"no column 'b'.*\['id', 'a', 'name'\].*`id`"),
-        (None, "numbers only, but column 'name' has 'x'"),
+        (None, "numbers and of words .*, but column 'name' has 'x'"),
     ],
 )
 def test_columns_that_do_not_fit_are_named(tmp_path, id, match):
-    table = pd.DataFrame({"id": [4, 9, 9], "a": [0.1, 0.2, 0.9], "name": ["x"] * 3})
+    table = pd.DataFrame({"id": [4, 9, 9], "a": [0.1, 0.2, 0.9], "name": [*"xyz"]})
     table.to_csv(tmp_path / "arms.csv", index=False)
     with pytest.raises(InputDataError, match=match):
         ArmFile(tmp_path / "arms.csv", id=id)

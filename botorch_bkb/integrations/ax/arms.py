@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from ax.core.experiment import Experiment
 from ax.core.objective import Objective
@@ -27,10 +28,12 @@ from ax.core.search_space import SearchSpace
 from ax.utils.common.sympy import parse_objective_expression
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from torch import Tensor
+from torch.nn.functional import one_hot
 from typing_extensions import override
 
-from botorch_bkb.arms import ProductArms
-from botorch_bkb.checks import check_arms
+from botorch_bkb.arms import ProductArms, TableArms
+from botorch_bkb.arms.columns import has_words
+from botorch_bkb.arms.table import as_arms
 from botorch_bkb.tables.columns import (
     is_numeric,
     read_table,
@@ -138,15 +141,16 @@ class ArmFile(ArmSource):
     has moved is found in the current folder and in those of :func:`register_folder`.
 
     Args:
-        path: A ``*.npy`` file with an ``A x d`` array, or a table of numbers of any
-            kind that the command line reads: see "Tables for suggest".
+        path: A ``*.npy`` file with an ``A x d`` array, or a table of numbers and words
+            of any kind that the command line reads: see "Tables for suggest".
         parameter: The name of the parameter.
         checksum: The SHA-256 of the file; None to compute it now.
         id: The column that names the arms and is not a feature; see ``ids``.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        InputDataError: If the file has another checksum, or is not a table of numbers.
+        InputDataError: If the file has another checksum, a cell is missing, or a column
+            without the option ``id`` has another word in each row.
 
     Example:
         >>> table.to_csv("arms.csv", index=False)  # compound, mass, charge
@@ -173,7 +177,7 @@ class ArmFile(ArmSource):
             )
         self.checksum = found
         self._ids: list[str] = []
-        check_arms(torch.tensor(self._read(), dtype=torch.float64))
+        self._read()
 
     def _file(self) -> Path:
         path = Path(self.path)
@@ -199,7 +203,7 @@ class ArmFile(ArmSource):
             UnsupportedError: If there are other parameters that are not fixed, or
                 these are the arms of another experiment already.
         """
-        arms = torch.tensor(self._read(), dtype=torch.float64)
+        arms = self._read()
         values: dict[str, Sequence[Any]] = {}
         for name, other in search_space.parameters.items():
             if isinstance(other, FixedParameter):
@@ -226,24 +230,26 @@ class ArmFile(ArmSource):
         self._bind(values)
         return arms
 
-    def _read(self) -> np.ndarray[Any, Any]:
+    def _read(self) -> Tensor:
         """Return the features, and keep the ids."""
         file = self._file()
         if file.suffix == ".npy" and self.id is None:
-            return np.asarray(np.load(file, allow_pickle=False))
+            return as_arms(np.load(file, allow_pickle=False).astype("float64"))
         table = read_table(file, [self.id]).frame
         if self.id is not None:
             require_column(table, self.id, file, "`id`")
             require_ids(table[self.id], file)
             self._ids = table.pop(self.id).tolist()
         for name, column in table.items():
-            if not is_numeric(column):
+            if not is_numeric(column) and column.is_unique:
                 raise InputDataError(
-                    f"Expected {self.path} to be a table of numbers only, but column "
-                    f"{name!r} has {column.iloc[0]!r}. A column that names the arms is "
-                    "`ArmFile(..., id=...)`."
+                    f"Expected {self.path} to be a table of numbers and of words that "
+                    f"come again, but column {name!r} has {column.iloc[0]!r} and other "
+                    "words. A column that names the arms is `ArmFile(..., id=...)`."
                 )
-        return table.to_numpy(dtype="float64")
+        if has_words(table):
+            return TableArms(table)
+        return as_arms(table.to_numpy(dtype="float64"))
 
 
 @dataclass
@@ -251,11 +257,11 @@ class ChoiceGrid(ArmSource):
     """The product of all choices and integer ranges of an experiment.
 
     Numbers are features as they are (with ``scaling="log"``, their logarithms), and
-    ordered text counts from zero; text and numbers without order have one 0/1 column
-    per value. Ax treats two values as ordered; two words have a column each. More than
-    100,000 combinations are a :class:`~botorch_bkb.arms.ProductArms`, which is never
-    written out. Text and numbers without order are its categories, parameter
-    constraints its forbidden products.
+    ordered text counts from zero; text and numbers without order are categories, as in
+    :class:`~botorch_bkb.arms.TableArms`. Ax treats two values as ordered; two words are
+    categories. More than 100,000 combinations are a
+    :class:`~botorch_bkb.arms.ProductArms`, which is never written out. Parameter
+    constraints are its forbidden products.
     """
 
     @override
@@ -266,21 +272,20 @@ class ChoiceGrid(ArmSource):
             UnsupportedError: If a parameter is neither discrete nor fixed, or these are
                 the arms of another experiment already.
         """
-        features: list[Tensor] = []
+        blocks: dict[str, Any] = {}
         values: dict[str, Sequence[Any]] = {}
         for name, parameter in search_space.parameters.items():
             if isinstance(parameter, FixedParameter):
                 values[name] = [parameter.value]
-                features.append(torch.empty(1, 0, dtype=torch.float64))
             elif isinstance(parameter, ChoiceParameter):
                 values[name] = list(parameter.values)
-                features.append(_features(parameter))
+                blocks[name] = _features(parameter)
             elif isinstance(parameter, RangeParameter) and (
                 parameter.cardinality() <= MAX_TABLE_SIZE
             ):
                 values[name] = range(int(parameter.lower), int(parameter.upper) + 1)
                 numbers = torch.tensor(values[name], dtype=torch.float64).unsqueeze(-1)
-                features.append(numbers.log() if parameter.log_scale else numbers)
+                blocks[name] = numbers.log() if parameter.log_scale else numbers
             else:
                 raise UnsupportedError(
                     f"Expected choices, and ranges of at most {MAX_TABLE_SIZE:,} "
@@ -288,17 +293,16 @@ class ChoiceGrid(ArmSource):
                     f"{parameter.parameter_type.name}. {DISCRETE_REMEDY}"
                 )
         self._bind(values)
-        if math.prod(self._shape()) <= MAX_TABLE_SIZE:
-            return product_rows(features)
-        self._constraints = list(search_space.parameter_constraints)
-        components: dict[str, Any] = {}
-        for (name, labels), rows in zip(values.items(), features, strict=True):
-            if len(labels) > 1:
-                is_number = rows.shape[-1] == 1
-                components[name] = rows if is_number else list(map(str, labels))
-        return ProductArms(
-            components, forbidden=self._is_forbidden if self._constraints else ()
-        )
+        if math.prod(self._shape()) > MAX_TABLE_SIZE:
+            self._constraints = list(search_space.parameter_constraints)
+            varied = {name: each for name, each in blocks.items() if len(each) > 1}
+            forbidden = self._is_forbidden if self._constraints else ()
+            return ProductArms(varied, forbidden=forbidden)
+        if all(isinstance(block, Tensor) for block in blocks.values()):
+            return product_rows([torch.empty(1, 0).double(), *blocks.values()])
+        lists = [np.ravel(block).tolist() for block in blocks.values()]
+        product = pd.MultiIndex.from_product(lists, names=list(blocks))
+        return TableArms(product.to_frame(index=False))
 
     def _is_forbidden(self, positions: Tensor) -> Tensor:
         """Return which products violate the constraints."""
@@ -341,14 +345,24 @@ def _fulfils(constraint: ParameterConstraint, values: Mapping[str, Any]) -> Any:
     return excess <= _CONSTRAINT_TOLERANCE
 
 
-def _features(parameter: ChoiceParameter) -> Tensor:
-    """Return a row of features for each value of a choice parameter."""
+def _features(parameter: ChoiceParameter) -> Tensor | list[str]:
+    """Return the values of a choice parameter, ``n x 1`` numbers or words."""
     values = list(parameter.values)
     is_number = all(isinstance(value, int | float) for value in values)
     if not (parameter.is_ordered if len(values) > 2 else is_number):
-        return torch.eye(len(values), dtype=torch.float64)
+        return list(map(str, values))
     numbers = values if is_number else range(len(values))
     return torch.tensor(list(numbers), dtype=torch.float64).unsqueeze(-1)
+
+
+def without_words(arms: TableArms) -> Tensor:
+    """Return arms with a 0/1 column for each word, as version 1.0 had them."""
+    columns = zip(arms.numbers.mT, arms.kinds, strict=True)
+    blocks = [
+        one_hot(column.long()) if kind == "categories" else column.unsqueeze(-1)
+        for column, kind in columns
+    ]
+    return torch.cat([block.to(arms.numbers) for block in blocks], dim=-1)
 
 
 def product_rows(blocks: Sequence[Tensor]) -> Tensor:

@@ -30,6 +30,7 @@ from botorch.exceptions.warnings import InputDataWarning
 from torch import Tensor
 from typing_extensions import override
 
+from botorch_bkb.arms import TableArms
 from botorch_bkb.bandits import FiniteArmBandit, GPBandit
 from botorch_bkb.bandits.storage import from_json, to_json
 from botorch_bkb.checks import check_positive, is_integer
@@ -38,16 +39,20 @@ from botorch_bkb.integrations.ax.arms import (
     check_objective,
     check_search_space,
     Parameters,
+    without_words,
 )
 
 
 BanditFactory = Callable[..., FiniteArmBandit]
 _FACTORIES: dict[str, BanditFactory] = {"GPBandit": GPBandit}
+_TAKE_WORDS = {"GPBandit"}
 Result = tuple[float, float]  # mean and standard error, 0 if that is not known
 _LIVE = (TrialStatus.CANDIDATE, TrialStatus.STAGED, TrialStatus.RUNNING)
 
 
-def register_bandit(factory: BanditFactory, name: str | None = None) -> BanditFactory:
+def register_bandit(
+    factory: BanditFactory, name: str | None = None, takes_words: bool = False
+) -> BanditFactory:
     """Register a factory of bandits by name, and return it; also a decorator.
 
     Args:
@@ -55,6 +60,9 @@ def register_bandit(factory: BanditFactory, name: str | None = None) -> BanditFa
             that was constructed with them.
         name: The name by which nodes refer to it, the function's name if None. A known
             name gets the new factory.
+        takes_words: Whether its ``arms`` may be :class:`~botorch_bkb.arms.TableArms`,
+            of which :class:`~botorch_bkb.GPBandit` learns a kernel. If not, each word
+            has a 0/1 column.
 
     Example:
         >>> @register_bandit
@@ -64,7 +72,9 @@ def register_bandit(factory: BanditFactory, name: str | None = None) -> BanditFa
         ...         arms, kernel, 0.1, maximize=maximize, generator=generator
         ...     )
     """
-    _FACTORIES[factory.__name__ if name is None else name] = factory
+    name = factory.__name__ if name is None else name
+    _FACTORIES[name] = factory
+    (_TAKE_WORDS.add if takes_words else _TAKE_WORDS.discard)(name)
     return factory
 
 
@@ -382,8 +392,16 @@ class BanditNode(ExternalGenerationNode):
 
     def _start(self, experiment: Experiment, objective: Objective) -> None:
         check_search_space(experiment.search_space)
+        state = None if self._state is None else from_json(self._state["bandit"])
+        arms = self.arms.load(experiment.search_space)
+        if isinstance(arms, TableArms) and (
+            self.factory not in _TAKE_WORDS
+            # Experiments of version 1.0, which saved no words, go on with 0/1 columns.
+            or (state is not None and not state["table"].get("words"))
+        ):
+            arms = without_words(arms)
         bandit = _FACTORIES[self.factory](
-            arms=self.arms.load(experiment.search_space),
+            arms=arms,
             maximize=not objective.minimize,
             generator=torch.Generator().manual_seed(self.seed),
         )
@@ -393,8 +411,8 @@ class BanditNode(ExternalGenerationNode):
                 f"{self.factory!r} makes a {type(bandit).__name__}. Leave out "
                 "`time_unit`."
             )
-        if self._state is not None:
-            bandit.load_state_dict(from_json(self._state["bandit"]))
+        if state is not None:
+            bandit.load_state_dict(state)
         self._metric = objective.metric_names[0]
         self._bandit = bandit
 
