@@ -93,6 +93,12 @@ nitpick_ignore += [
 nitpick_ignore += [
     ("py:class", "gpytorch.likelihoods.gaussian_likelihood.GaussianLikelihood"),
     ("py:class", "ax.adapter.base.Adapter"),
+    ("py:class", "gpytorch.kernels.matern_kernel.MaternKernel"),
+]
+# Names of types.
+nitpick_ignore += [
+    ("py:class", "LookUp"),
+    ("py:class", "ComponentKind"),
 ]
 nitpick_ignore_regex = [("py:class", r"botorch_bkb\..*\._\w+")]
 intersphinx_mapping = write_inventories(Path(_inventories.name))
