@@ -71,35 +71,50 @@ class Column:
             return numbers, []
         places, labels = cells.factorize()
         words = [str(label) for label in labels]
-        new = [word for word in words if word not in self.codes]
-        if (new and not self.grows) or not holds_words(cells):
-            raise self._error(f"words such as {list(self.codes)[:5]}, but got {words}")
+        new = self.new_words(words, holds_words(cells))
         codes = self.codes | self.next_codes(new)
         return np.array([codes[word] for word in words], dtype="float64")[places], new
+
+    def new_words(self, words: list[str], are_words: bool = True) -> list[str]:
+        """Return those that have no code yet; raise if they cannot get one."""
+        new = [word for word in words if word not in self.codes]
+        if (new and not self.grows) or not are_words:
+            raise self._error(f"words such as {list(self.codes)[:5]}, but got {words}")
+        return new
 
     def next_codes(self, words: list[str]) -> dict[str, int]:
         """Return the codes that new words will have."""
         return {word: len(self.codes) + n for n, word in enumerate(words)}
 
-    def fingerprints(self, words: list[str], dtype: torch.dtype) -> BitArms:
-        """Return the fingerprints of some molecules, which were looked up."""
+    def fingerprints(self, known: Tensor, words: list[str]) -> BitArms:
+        """Return known fingerprints and those of further molecules, looked up."""
         look_up: Any = self.look_up
         unknown = [] if callable(look_up) else [w for w in words if w not in look_up]
         if unknown:
             raise self._error(f"a fingerprint of every molecule, but not of {unknown}")
         found = look_up(words) if callable(look_up) else [look_up[w] for w in words]
-        if isinstance(found, BitArms):
-            return found
-        counts = torch.as_tensor(np.asarray(found))
-        is_fit = counts.dim() == 2 and len(counts) == len(words)
-        if not is_fit or counts.is_floating_point() or counts.is_complex():
+        try:
+            found = found if isinstance(found, BitArms) else np.asarray(found)
+        except ValueError as error:  # rows of several lengths
+            raise self._error(f"fingerprints of one length, but {error}") from error
+        like = known if isinstance(known, BitArms) else found
+        is_fit = found.ndim == 2 and found.shape == (len(words), *like.shape[1:])
+        if not is_fit or (
+            isinstance(found, np.ndarray) and found.dtype.kind not in "biu"
+        ):
             raise self._error(
-                f"bits or counts of {len(words)} molecules, a row each, but got "
-                f"{counts.dtype} of shape {tuple(counts.shape)}"
+                f"bits or counts of {len(words)} molecules, a row each of one length, "
+                f"but got {found.dtype} of shape {tuple(found.shape)}"
             )
-        if counts.numel() and not 0 <= counts.min() <= counts.max() <= 255:
-            raise self._error("counts from 0 to 255")
-        return BitArms.of(counts.to(torch.uint8), dtype=dtype)
+        if isinstance(found, np.ndarray):
+            if found.size and not 0 <= found.min() <= found.max() <= 255:
+                raise self._error("counts from 0 to 255")
+            found = BitArms.of(torch.from_numpy(found.astype("uint8")), known.dtype)
+        if not isinstance(known, BitArms):
+            return found
+        if known.is_packed and not found.is_packed:
+            known = BitArms(known.bits(), is_packed=False, dtype=known.dtype)
+        return torch.cat([known, found])  # type: ignore[return-value]
 
     def _error(self, expected: str) -> InputDataError:
         return InputDataError(f"Expected the column {self.name!r} to have {expected}.")
@@ -149,12 +164,13 @@ class TableArms(LazyRows):
     def __new__(
         cls,
         frame: Any,
-        molecules: Mapping[str, LookUp] | None = None,
-        cyclic: Mapping[str, float] | None = None,
+        molecules: Mapping[Any, LookUp] | None = None,
+        cyclic: Mapping[Any, float] | None = None,
         dtype: torch.dtype = torch.float64,
     ) -> TableArms:
         """Read the frame."""
-        molecules, cyclic = dict(molecules or {}), dict(cyclic or {})
+        molecules = {str(name): each for name, each in (molecules or {}).items()}
+        cyclic = {str(name): each for name, each in (cyclic or {}).items()}
         names = column_names(frame) or []
         others = [name for name in (*molecules, *cyclic) if name not in names]
         if others or not names:
@@ -219,18 +235,21 @@ class TableArms(LazyRows):
         """Return rows with the codes of these columns, given their words by code.
 
         Words that are new get the next codes.
+
+        Raises:
+            InputDataError: If a column of words has none, or a code has no word.
         """
-        saved = [words.get(name, []) for name in self.names]
-        new = [
-            [word for word in theirs if word not in column.codes]
-            for column, theirs in zip(self.columns, saved, strict=True)
-        ]
-        self._learn(new)
         values = values.clone()
-        for n, (column, theirs) in enumerate(zip(self.columns, saved, strict=True)):
+        saved = [words.get(name, []) for name in self.names]
+        for column, theirs, codes in zip(self.columns, saved, values.mT, strict=True):
+            if column.codes and not torch.isin(codes, torch.arange(len(theirs))).all():
+                raise column._error(f"codes of the words {theirs}")
+        pairs = zip(self.columns, saved, strict=True)
+        self._learn([column.new_words(theirs) for column, theirs in pairs])
+        for column, theirs, codes in zip(self.columns, saved, values.mT, strict=True):
             if theirs:
-                codes = values.new_tensor([column.codes[word] for word in theirs])
-                values[:, n] = codes[values[:, n].long()]
+                own = values.new_tensor([column.codes[word] for word in theirs])
+                codes.copy_(own[codes.long()])
         return values
 
     def kernel_of(self, covar_module: Kernel) -> ComponentKernel:
@@ -260,8 +279,7 @@ class TableArms(LazyRows):
         for number, words in enumerate(new):
             before, column = self.rows[number], self.columns[number]
             if column.look_up is not None and words:
-                found = column.fingerprints(words, self.dtype)
-                rows[number] = torch.cat([before, found]) if len(before) else found
+                rows[number] = column.fingerprints(before, words)
             elif words:
                 size = len(before) + len(words)
                 rows[number] = torch.arange(size, dtype=self.dtype).unsqueeze(-1)
@@ -342,7 +360,8 @@ def places_of(frame: Any, names: list[str]) -> list[int]:
 
 def has_words(arms: Any) -> bool:
     """Whether arms are a frame with a column of words."""
-    return hasattr(arms, "iloc") and any(map(holds_words, _cells(arms)))
+    is_frame = hasattr(arms, "iloc") and hasattr(arms, "columns")
+    return is_frame and any(map(holds_words, _cells(arms)))
 
 
 def holds_words(cells: Any) -> bool:
@@ -357,7 +376,11 @@ def holds_words(cells: Any) -> bool:
     types = {*map(type, cells.dropna())} if kind in "OU" else {cells.dtype.type}
     if all(issubclass(each, str) for each in types):
         return True
-    if all(issubclass(each, Number | np.bool_) for each in types):
+    # NumPy counts spans of time as numbers.
+    others = complex, np.complexfloating, np.timedelta64
+    if all(issubclass(each, Number | np.bool_) for each in types) and not any(
+        issubclass(each, others) for each in types
+    ):
         return False
     raise InputDataError(
         f"Expected the column {str(cells.name)!r} to hold numbers or words, but got "

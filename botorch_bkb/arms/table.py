@@ -180,9 +180,10 @@ class ArmTable:
 
     def checked(self, arms: Any) -> Tensor:
         """Return arms that fit the table; raises as :meth:`find` does."""
-        if isinstance(self.rows, TableArms) and column_names(arms) is not None:
-            return self.rows.encoded(arms)
-        arms = as_arms(by_name(arms, self.columns), takes_words=True)
+        table = self.rows if isinstance(self.rows, TableArms) else None
+        if table is not None and column_names(arms) is not None:
+            return table.encoded(arms)
+        arms = as_arms(by_name(arms, self.columns), takes_words=table is not None)
         if arms.shape[-1] != self.rows.shape[-1]:
             raise BotorchTensorDimensionError(
                 f"Expected `arms` of {self.rows.shape[-1]} features, like those that "
@@ -194,6 +195,9 @@ class ArmTable:
                 f"Expected `arms` of dtype {self.rows.dtype}, like those that are "
                 f"there, but got {arms.dtype}."
             )
+        if table is not None:  # words of another one have other codes
+            words = arms.words if isinstance(arms, TableArms) else table.words
+            return table.with_numbers(table.recoded(as_dense(arms), words))
         return arms.to(self.rows.device)
 
     def state_dict(self) -> dict[str, Any]:
@@ -216,6 +220,12 @@ class ArmTable:
         given, added = self.rows[: self.num_given], state["added"]
         is_same_dtype = added.dtype == given.dtype
         fits = state["num_given"] == self.num_given
+        columns = state.get("columns") or self.columns  # version 1.0 saved no names
+        if self.columns not in (None, columns):
+            raise InputDataError(
+                f"Expected the columns {self.columns}, but those of the saved bandit "
+                f"are {columns}. Construct the bandit with these."
+            )
         if isinstance(given, TableArms) and fits:
             # Words of added rows may have other codes here.
             words, same = state["words"], as_dense(given)
@@ -229,12 +239,6 @@ class ArmTable:
                 f"it is that of {state['num_given']} arms, of others, or in another "
                 "order: results would go to wrong arms. Construct the bandit with the "
                 f"arms of the saved one, in their order and of dtype {added.dtype}."
-            )
-        columns = state.get("columns") or self.columns  # version 1.0 saved no names
-        if self.columns not in (None, columns):
-            raise InputDataError(
-                f"Expected the columns {self.columns}, but those of the saved bandit "
-                f"are {columns}. Construct the bandit with these."
             )
         rows = as_arms(torch.cat([given, added.to(given)]), takes_words=True)
         retired = check_indices(state["retired"], len(rows))
@@ -404,13 +408,17 @@ def as_arms(arms: Any, *, takes_words: bool = False) -> Tensor:
         try:
             if values.dtype.kind in "cmM":
                 raise TypeError(f"got {values.dtype}")
-            arms = torch.from_numpy(np.ascontiguousarray(values, dtype=dtype))
+            values = np.ascontiguousarray(values, dtype=dtype)
+            # A frame of one column shows its own memory, which is not writable.
+            arms = torch.from_numpy(values if values.flags.writeable else values.copy())
         except (TypeError, ValueError) as error:
             raise InputDataError(
                 f"Expected `arms` to hold numbers, but {error}. Leave out columns of "
                 "ids, and encode dates and text, for instance by `pandas.get_dummies`."
             ) from error
     if isinstance(arms, LazyRows) and not isinstance(arms, BitArms):
+        if isinstance(arms, TableArms):
+            check_arms(arms.numbers)
         return arms
     if isinstance(arms, BitArms):
         if 0 not in arms.shape:

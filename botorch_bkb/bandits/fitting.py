@@ -45,7 +45,7 @@ from botorch_bkb.models.kernels.learned import (
     log_likelihood,
     tanimoto_to_learn,
 )
-from botorch_bkb.models.kernels.product import check_kernel
+from botorch_bkb.models.kernels.product import check_kernel, ComponentKernel
 from botorch_bkb.models.utils.prediction import PartlyKnownNoise
 from botorch_bkb.models.utils.rows import as_dense, BitArms
 
@@ -244,17 +244,7 @@ class Fitter:
         if self.learns_kernel:
             self._low, self._width = feature_units(arms)
         self.features = self.to_features(arms)
-        if isinstance(arms, ProductArms | TableArms) and given is not None:
-            given = arms.kernel_of(given)
-        if given is None:
-            given = self.new_kernels[0](self.features)
-            if not isinstance(given, Kernel):
-                raise InputDataError(
-                    "Expected the function `covar_module` to return a GPyTorch kernel, "
-                    f"but got {given!r}."
-                )
-            check_modules(Kernel, covar_module=given)
-        kernel = deepcopy(given).to(arms).requires_grad_(False)
+        kernel = self._new(self.new_kernels[0] if given is None else lambda _: given)
         ends = torch.tensor([0, len(arms) - 1], device=arms.device)
         check_kernel(kernel, self.features[ends])
         likelihood = _new_likelihood(arms)
@@ -387,7 +377,7 @@ class Fitter:
         """Return initial values in place of those of a fit, of a kernel to learn."""
         kernel = fit.covar_module
         if self.learns_kernel:
-            kernel = new_kernel(self.features).to(self.features).requires_grad_(False)
+            kernel = self._new(new_kernel)
         return replace(
             fit,
             new_kernel=new_kernel,
@@ -395,6 +385,21 @@ class Fitter:
             likelihood=_new_likelihood(self.features),
             next_search=0,
         )
+
+    def _new(self, new_kernel: Callable[[Tensor], Kernel]) -> Kernel:
+        """Return a kernel of the features, with its initial values."""
+        kernel = new_kernel(self.features)
+        if not isinstance(kernel, Kernel):
+            raise InputDataError(
+                "Expected the function `covar_module` to return a GPyTorch kernel, but "
+                f"got {kernel!r}."
+            )
+        check_modules(Kernel, covar_module=kernel)
+        arms = self.features
+        is_whole = isinstance(kernel, ComponentKernel)
+        if isinstance(arms, ProductArms | TableArms) and not is_whole:
+            kernel = arms.kernel_of(kernel)
+        return deepcopy(kernel).to(arms).requires_grad_(False)
 
     def _judged(self, fit: Fit, results: Results) -> Fit:
         """Warn once if the fit explains the rewards no better than noise alone."""

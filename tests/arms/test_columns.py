@@ -10,7 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from botorch.exceptions.errors import InputDataError
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
 from botorch.models.kernels.categorical import CategoricalKernel
 from gpytorch.kernels import MaternKernel, ProductKernel, ScaleKernel
 from hypothesis import given
@@ -18,6 +22,7 @@ from hypothesis import strategies as st
 
 from botorch_bkb import BKB, GPBandit
 from botorch_bkb.arms import BitArms, ProductArms, TableArms
+from botorch_bkb.bandits import rbf_to_learn
 from botorch_bkb.models.kernels.learned import CyclicKernel
 from botorch_bkb.models.kernels.product import ComponentKernel
 from botorch_bkb.models.utils.nystrom import dense_covariance
@@ -26,7 +31,9 @@ from botorch_bkb.models.utils.rows import as_dense
 
 WORDS = st.lists(st.sampled_from("abcdefg"), min_size=1, max_size=12)
 BITS = np.eye(5, 16, dtype="uint8") + np.eye(5, 16, 3, dtype="uint8")
+COUNTS = np.arange(16, dtype="uint8")
 FINGERPRINTS = dict(zip("abcde", BITS, strict=True))
+FINGERPRINTS |= {"more than bits": COUNTS, "short": np.arange(8)}
 
 
 def mixed_frame() -> pd.DataFrame:
@@ -101,6 +108,8 @@ def test_codes_stay_and_new_words_get_the_next(
         ([1.0, np.inf], "'x' to have finite numbers"),
         (["a", 1.0], r"'x' to hold numbers or words, but got \['float', 'str'\]"),
         (pd.to_datetime(["2026-01-31"] * 2), "'x' to hold numbers or words"),
+        (pd.to_timedelta([1, 2], unit="s"), r"or words, but got \['timedelta64'\]"),
+        ([1j, 2j], r"or words, but got \['complex128'\]"),
     ],
 )
 def test_cells_that_are_refused(cells: Any, match: str) -> None:
@@ -121,8 +130,33 @@ def test_rows_that_do_not_fit_are_refused() -> None:
     ):
         with pytest.raises(InputDataError, match=match):
             bandit.add_arms(good.assign(**change))
+    for codes in ([9.0, 20.0, 0.0, 0.0], [0.5, 20.0, 0.0, 0.0]):
+        with pytest.raises(InputDataError, match=r"'solvent' to have codes of .*'THF'"):
+            bandit.add_arms(torch.tensor([codes], dtype=torch.double))
     assert len(bandit.arms) == len(frame)
     assert bandit.add_arms(good.assign(level="yes")).tolist() == [0]
+    with pytest.raises(InputDataError, match=r"the columns .*'level'.*are .*'dry'"):
+        bandit.load_state_dict(GPBandit(mixed_frame()).state_dict())
+    with pytest.raises(BotorchTensorDimensionError, match="at least one arm"):
+        GPBandit(frame[:0])
+    with pytest.raises(UnsupportedError, match="one component each"):
+        GPBandit(frame, rbf_to_learn)
+
+
+def test_rows_of_another_table_keep_their_words() -> None:
+    frame = mixed_frame()
+    bandit = GPBandit(frame, given_kernel(), 0.1, seed=0)
+    bandit.add_observations([0, 9, 17], [0.1, 0.9, 0.4])
+    others = TableArms(frame.iloc[[21, 3]].replace("no", "maybe"))
+    assert bandit.add_arms(others).tolist() == [24, 3]
+    assert bandit.arms.words["dry"] == ["yes", "no", "maybe"]  # type: ignore[attr-defined]
+    torch.testing.assert_close(
+        bandit.predict(rows=others)[0], bandit.predict([24, 3])[0]
+    )
+    with pytest.raises(InputDataError, match="'dry' to have codes of the words"):
+        bandit.add_arms(TableArms(frame.rename(columns={"dry": "wet"})))
+    with pytest.raises(InputDataError, match="to hold numbers, but got TableArms"):
+        GPBandit(frame[["heat"]]).add_arms(others)
 
 
 def test_predictions_are_those_of_a_dense_gp_and_need_no_known_word() -> None:
@@ -190,6 +224,11 @@ def test_molecules_are_stored_once_and_compared_by_fingerprints(
     with pytest.raises(InputDataError, match="a fingerprint of every molecule"):
         bandit.add_arms(frame[:1].assign(solvent="water", ligand="z"))
     assert arms.words["solvent"] == ["THF", "DMF", "MeCN"]
+    bandit.add_arms(frame[:1].assign(ligand="more than bits"))
+    assert torch.equal(arms.rows[1].bits(), torch.tensor(np.vstack([BITS, COUNTS])))
+    for word, match in (("short", r"int64 of shape \(1, 8\)"), ("x" * 9, "not of")):
+        with pytest.raises(InputDataError, match=match):
+            bandit.add_arms(frame[:1].assign(ligand=word))
     by_function = TableArms(
         frame, {"ligand": lambda words: BitArms.of(torch.tensor(BITS[: len(words)]))}
     )
@@ -205,12 +244,12 @@ def test_cyclic_numbers_are_points_on_a_circle() -> None:
     expected = matern(pairs / 2).to_dense()
     torch.testing.assert_close(kernel(hours).to_dense(), expected)
     torch.testing.assert_close(kernel(hours + 24).to_dense(), expected)
-    frame = pd.DataFrame({"hour": range(24)})
-    bandit = GPBandit(TableArms(frame, cyclic={"hour": 24}), seed=0)
+    bandit = GPBandit(TableArms(pd.DataFrame(range(24)), cyclic={0: 24}), seed=0)
     bandit.add_observations([11, 12, 13, 23, 0], [0.0, 0.0, 0.1, 1.0, 0.9])
     mean = bandit.predict()[0]
     assert mean[1] > mean[4]
     assert mean[22] > mean[19]
+    frame = pd.DataFrame({"hour": range(24)})
     with pytest.raises(InputDataError, match="to be positive and finite"):
         TableArms(frame, cyclic={"hour": 0})
     with pytest.raises(InputDataError, match="to name some of them"):
