@@ -326,15 +326,15 @@ def columns_to_learn(
     r"""Return a product over the columns of a table to learn, and rough detail.
 
     The kernel of :func:`product_to_learn`, where all columns of numbers have one factor
-    together, and words are more alike before there are results. Detail of less variance
-    is shared by rows with the same words and nearly the same numbers.
+    together. Detail of less variance is shared by rows with the same words and nearly
+    the same numbers.
 
     Args:
         kinds: What each column is.
         tables: The ``n_i x d_i`` rows of words and molecules; None of numbers.
         periods: Those of cyclic numbers; 0 of other columns.
     """
-    factors = _factors(kinds, tables, periods, log_lengthscale=1.0)
+    factors = _factors(kinds, tables, periods)
     trend = _scaled_to_learn(ProductKernel(*factors), 0.8, 1.0, largest=10.0)
     numbers, others = _columns(kinds, tables)
     parts: list[Kernel] = [SameKernel(active_dims=others)] if others else []
@@ -389,7 +389,6 @@ def _factors(
     kinds: Sequence[ComponentKind],
     tables: Sequence[Tensor | None],
     periods: Sequence[float],
-    log_lengthscale: float = 0.0,
 ) -> list[Kernel]:
     """Return a kernel to learn for each component, and one for columns of numbers.
 
@@ -397,7 +396,6 @@ def _factors(
         kinds: What each component or column is.
         tables: The rows of each component; None for a column of numbers.
         periods: The periods of cyclic columns.
-        log_lengthscale: The mean of the logarithms of the lengthscales of categories.
     """
     factors: list[Kernel] = []
     numbers: list[int] = []
@@ -406,9 +404,8 @@ def _factors(
         width = 1 if rows is None else rows.shape[-1]
         columns = range(start, start := start + width)
         if kind == "categories":
-            prior = LogNormalPrior(log_lengthscale, 1.0)
+            prior = LogNormalPrior(0.0, 1.0)
             factor = CategoricalKernel(active_dims=columns, lengthscale_prior=prior)
-            factor.lengthscale = math.exp(log_lengthscale)
         elif kind == "molecules":
             factor = MixedKernel(TanimotoKernel(), active_dims=columns)
         elif kind == "cyclic":
