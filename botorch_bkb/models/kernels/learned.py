@@ -336,10 +336,13 @@ def columns_to_learn(
     """
     factors = _factors(kinds, tables, periods)
     trend = _scaled_to_learn(ProductKernel(*factors), 0.8, 1.0, largest=10.0)
-    numbers, others = _columns(kinds, tables)
-    parts: list[Kernel] = [SameKernel(active_dims=others)] if others else []
-    if numbers:
+    parts: list[Kernel] = []
+    if "numbers" in kinds:
+        numbers = factors.pop().active_dims
         parts.append(_detail(len(numbers), active_dims=numbers))
+    if factors:
+        others = torch.cat([factor.active_dims for factor in factors])
+        parts.append(SameKernel(active_dims=others))
     return trend + _scaled_to_learn(ProductKernel(*parts), 0.2, 1.0, largest=1.0)
 
 
@@ -370,19 +373,6 @@ def effects_to_learn(
         *(_scaled_to_learn(each, 0.3, 1.0, largest=10.0) for each in main),
         _scaled_to_learn(product, 0.4, 1.0, largest=10.0),
     )
-
-
-def _columns(
-    kinds: Sequence[ComponentKind], tables: Sequence[Tensor | None]
-) -> tuple[list[int], list[int]]:
-    """Return the columns of numbers of a table, and the others, side by side."""
-    columns: tuple[list[int], list[int]] = [], []
-    start = 0
-    for kind, rows in zip(kinds, tables, strict=True):
-        stop = start + (1 if rows is None else rows.shape[-1])
-        columns[kind != "numbers"].extend(range(start, stop))
-        start = stop
-    return columns
 
 
 def _factors(
