@@ -8,7 +8,7 @@ not on their order in the file, nor on the last bits of a sum.
   ratio to the stock method with the largest mean on that pool. It is selected on the
   seeds that are compared, which favours stock BoTorch, the more the fewer seeds there
   are. `regret over stock Thompson` is the mean difference of simple regrets, in
-  standard deviations.
+  standard deviations. Pools without it are left out.
 - `peers`: the same ratio to the best of all peers, random forests included, and BayBE
   where it has played; each pair on the seeds that both have; its mean over pools with a
   95 % interval by resampling pools, and the share of pools where it is at least one.
@@ -98,7 +98,7 @@ def write_tables(
     is_found = (table["protocol"] == FOUND_PROTOCOL) & (table["noise"] == FOUND_NOISE)
     tables = {
         "runs": runs(table, ours),
-        "ratios": over_pools(compare(table, ours)),
+        "ratios": over_pools(compare(beside_stock(table), ours)),
         "peers": over_best_peer(table, ours),
         "shares": common_shares(table),
         "found": found_by_pool(table[is_found]),
@@ -182,6 +182,14 @@ def runs(table: pd.DataFrame, ours: Sequence[str]) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
+
+
+def beside_stock(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of pools that stock Thompson has played, if it played any."""
+    is_base = table["method"] == BASE
+    cell = [table[key] for key in CELL]
+    has_any = is_base.groupby(cell).transform("any")
+    return table[~has_any | is_base.groupby([*cell, table["pool"]]).transform("any")]
 
 
 def compare(
