@@ -95,8 +95,9 @@ def table_features(
 ) -> Features:
     """Make features of the candidates' columns, by the options of `suggest`."""
     note_forgotten(rows, args)
-    bits = [] if args.smiles else fingerprint_columns(rows, args)
-    beside, periods = [*args.smiles, *bits], dict(args.cyclic)
+    smiles, periods = [*molecules], dict(args.cyclic)
+    bits = [] if smiles else fingerprint_columns(rows, args)
+    beside = [*smiles, *bits]
     options = {"--drop": args.drop, "--category": args.category, "--cyclic": periods}
     for option, named in options.items():
         for name in named:
@@ -117,7 +118,7 @@ def table_features(
                 f"{name!r}. Leave out the option, or write numbers."
             )
     periods = {name: period for name, period in periods.items() if name in columns}
-    special = [*words, *periods, *args.smiles[1:]]
+    special = [*words, *periods, *smiles[1:]]
     if special and (bits or args.kernel not in (None, "tanimoto")):
         raise InputDataError(
             f"--kernel {args.kernel} compares numbers, or one column of molecules, but "
@@ -127,18 +128,18 @@ def table_features(
         )
     kernel = args.kernel or ("tanimoto" if beside else None)
     by = ", compared by a Tanimoto kernel" if kernel == "tanimoto" else ""
-    by += " each" if args.smiles[1:] else ""
+    by += " each" if smiles[1:] else ""
     if by and columns and not special:
         by += " times a Matern kernel of the other columns"
-    if args.smiles:
-        shown = ", ".join(map(repr, args.smiles))
+    if smiles:
+        shown = ", ".join(map(repr, smiles))
         kind = "bits" if args.bits else "counts"
         note(
             f"column {shown} became Morgan fingerprints of radius {args.radius}, "
             f"{args.num_bits:,} {kind}{by}"
         )
     if special:
-        frame = pd.concat([rows[args.smiles], table], axis="columns")
+        frame = pd.concat([rows[smiles], table], axis="columns")
         look_ups = {
             name: partial(_bit_arms, name, own, args.bits)
             for name, own in molecules.items()
@@ -156,7 +157,7 @@ def table_features(
             "rbf for another)"
         )
     else:
-        (name,) = args.smiles
+        (name,) = smiles
         codes, is_packed = molecules[name].of(rows[name]), args.bits
     arms = BitArms(codes, is_packed, numbers)
     # Other kernels than Tanimoto's have a lengthscale per bit.

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import torch
 from botorch.exceptions.errors import InputDataError
-from gpytorch.kernels import Kernel
+from gpytorch.kernels import Kernel, ScaleKernel
 from torch import Tensor
 
 import botorch_bkb
@@ -202,10 +202,12 @@ def describe_kernel(kernel: Kernel, features: Features) -> dict[str, Any]:
     """
     owners = {}
     for path, part in kernel.named_modules():
-        if hasattr(part, "component"):  # None for columns that hold numbers
-            own = [part.component] if part.component is not None else part.active_dims
+        factor = part.base_kernel if isinstance(part, ScaleKernel) else part
+        if hasattr(factor, "component"):  # None for columns that hold numbers
+            at = factor.component
+            own = factor.active_dims.tolist() if at is None else [at]
             if len(own) == 1:
-                owners[f"{path}."] = f" ({features.columns[int(own[0])]})"
+                owners[f"{path}."] = f" ({features.columns[own[0]]})"
     parts = [part for part in kernel.modules() if isinstance(part, Kernel)]
     described = {"kernel": ", ".join(type(part).__name__ for part in parts)}
     for name, raw, constraint in kernel.named_parameters_and_constraints():
@@ -215,7 +217,7 @@ def describe_kernel(kernel: Kernel, features: Features) -> dict[str, Any]:
         if 1 < len(numbers) == len(features.names):
             shown = list(map("{} {}".format, features.names, shown))
         owner = next((own for path, own in owners.items() if path in name), "")
-        name = name.replace("base_kernel.", "").replace("raw_", "")
+        name = re.sub("base_kernel.|raw_|^covar_module.", "", name)
         name = re.sub(r"kernels\.(\d+)\.", lambda n: f"part {int(n[1]) + 1} ", name)
         described[name.replace("_", " ") + owner] = listing(
             shown, NUM_LENGTHSCALES_SHOWN

@@ -36,18 +36,6 @@ NUM_IDS_SHOWN = 3
 COLUMNS_OF_NEXT = ("repeats", "mean", "std", "low", "high", "why")
 
 
-def results_name(args: SuggestOptions) -> str:
-    """Return how messages name the tables of results."""
-    return " and ".join(map(str, args.observations))
-
-
-def reward_label(args: SuggestOptions) -> str:
-    """Return the name of the reward: the result, its logarithm, or the score."""
-    if args.objective:
-        return "score"
-    return f"log10({args.reward})" if args.log_reward else str(args.reward)
-
-
 def read_results(
     args: SuggestOptions,
     results_id: str | None,
