@@ -263,15 +263,19 @@ class TableArms(LazyRows):
 
     def interactions_to_learn(self) -> ComponentKernel:
         """Return :func:`columns_to_learn`, on numbers normalized to the unit cube."""
-        return self.kernel_of(columns_to_learn(self.kinds, self.rows, self._periods))
+        return self.kernel_of(columns_to_learn(self._side_by_side()))
 
     def effects_to_learn(self) -> ComponentKernel:
         """Return :func:`effects_to_learn`, on numbers normalized to the unit cube."""
-        return self.kernel_of(effects_to_learn(self.kinds, self.rows, self._periods))
+        return self.kernel_of(effects_to_learn(self._side_by_side()))
 
-    @property
-    def _periods(self) -> list[float]:
-        return [column.period for column in self.columns]
+    def _side_by_side(self) -> Iterator[tuple[ComponentKind, range, float]]:
+        """Yield what each column is, and its columns beside those of the others."""
+        start = 0
+        for column, rows in zip(self.columns, self.rows, strict=True):
+            stop = start + (1 if rows is None else rows.shape[-1])
+            yield column.kind, range(start, stop), column.period
+            start = stop
 
     def _learn(self, new: Sequence[list[str]]) -> None:
         """Give new words of each column the next codes."""

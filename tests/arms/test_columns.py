@@ -321,8 +321,9 @@ def test_learned_kernels_are_sums_of_products_over_columns(form: str) -> None:
     circle = matern(np.hstack([np.cos(angle), np.sin(angle)]) / 2, 0.5)
     heat = matern(frame[["heat"]].to_numpy(), 0.5)
     tanimoto = np.where(equal("ligand") > 0, 1.0, 0.0)  # 2 bits each, none in common
-    words = [np.exp((equal(w) - 1) / np.log1p(np.exp(0.5))) for w in ("solvent", "dry")]
-    factors = [*words, mixed(tanimoto), mixed(circle), mixed(heat)]
+    share = 1 - (equal("solvent") + equal("dry")) / 2  # of columns that differ
+    words = np.exp(-share / np.log1p(np.exp(0.5)))
+    factors = [words, mixed(tanimoto), mixed(circle), mixed(heat)]
     expected = 0.5 * np.prod(factors, axis=0)
     same = [equal(name) for name in ("solvent", "dry")]
     if form == "effects_to_learn":

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
+from itertools import accumulate
 from numbers import Real
 from typing import Any, Literal
 
@@ -186,6 +187,24 @@ class CyclicKernel(MaternKernel):
         return super().forward(*pairs, diag=diag, **params)
 
 
+class WordsKernel(CategoricalKernel):
+    """BoTorch's kernel of categories, in memory for a number a pair of rows.
+
+    ``exp(-h / l)`` for rows that differ in a share ``h`` of the columns.
+    """
+
+    @override
+    def forward(
+        self,
+        x1: Tensor,
+        x2: Tensor,
+        diag: bool = False,
+        last_dim_is_batch: bool = False,
+    ) -> Tensor:
+        differ = _num_different(x1, x2, diag) / x1.shape[-1]
+        return torch.exp(-differ / self.lengthscale.squeeze(-1))
+
+
 class SameKernel(Kernel):
     """1 for rows that are equal in all columns, and 0 for others."""
 
@@ -195,10 +214,15 @@ class SameKernel(Kernel):
     def forward(
         self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any
     ) -> Tensor:
-        if not diag:
-            x1, x2 = x1.unsqueeze(-2), x2.unsqueeze(-3)
-        columns = zip(x1.unbind(-1), x2.unbind(-1), strict=True)
-        return reduce(torch.logical_and, (a == b for a, b in columns)).to(x1)
+        return (_num_different(x1, x2, diag) == 0).to(x1)
+
+
+def _num_different(x1: Tensor, x2: Tensor, diag: bool) -> Tensor:
+    """Return in how many columns rows differ, all pairs of them or one by one."""
+    if not diag:
+        x1, x2 = x1.unsqueeze(-2), x2.unsqueeze(-3)
+    columns = zip(x1.unbind(-1), x2.unbind(-1), strict=True)
+    return reduce(torch.add, ((a != b).to(torch.int16) for a, b in columns))
 
 
 def tanimoto_to_learn(arms: BitArms) -> Kernel:
@@ -301,9 +325,7 @@ def _detail(num_features: int, **kwargs: Any) -> Kernel:
     )
 
 
-def product_to_learn(
-    kinds: Sequence[ComponentKind], tables: Sequence[Tensor | None]
-) -> Kernel:
+def product_to_learn(kinds: Sequence[ComponentKind], tables: list[Tensor]) -> Kernel:
     r"""Return the kernel to learn over a product space.
 
     ``s prod_i (1 + w_i k_i) / (1 + w_i)``, with a Tanimoto kernel ``k_i`` of
@@ -314,61 +336,53 @@ def product_to_learn(
         kinds: What each component is.
         tables: The ``n_i x d_i`` rows of each component.
     """
-    factors = _factors(kinds, tables, [0.0] * len(kinds))
+    stops = accumulate(rows.shape[-1] for rows in tables)
+    columns = (range(b - r.shape[-1], b) for b, r in zip(stops, tables, strict=True))
+    factors = map(_factor, kinds, columns)
     return _scaled_to_learn(ProductKernel(*factors), 1.0, 1.0, largest=10.0)
 
 
-def columns_to_learn(
-    kinds: Sequence[ComponentKind],
-    tables: Sequence[Tensor | None],
-    periods: Sequence[float],
-) -> Kernel:
+def columns_to_learn(columns: Iterable[tuple[ComponentKind, range, float]]) -> Kernel:
     r"""Return a product over the columns of a table to learn, and rough detail.
 
-    The kernel of :func:`product_to_learn`, where all columns of numbers have one factor
-    together. Detail of less variance is shared by rows with the same words and nearly
-    the same numbers.
+    The kernel of :func:`product_to_learn`, in which all columns of numbers have one
+    factor together, and so have all columns of words: with one lengthscale it hardly
+    overfits few results. Detail of less variance is shared by rows with the same words
+    and nearly the same numbers.
 
     Args:
-        kinds: What each column is.
-        tables: The ``n_i x d_i`` rows of words and molecules; None of numbers.
-        periods: Those of cyclic numbers; 0 of other columns.
+        columns: What each column of the table is, its columns beside those of the
+            others, of which a fingerprint has many, and its period if it is cyclic.
     """
-    factors = _factors(kinds, tables, periods)
-    trend = _scaled_to_learn(ProductKernel(*factors), 0.8, 1.0, largest=10.0)
+    factors = _factors(columns)
+    trend = _scaled_to_learn(ProductKernel(*factors.values()), 0.8, 1.0, largest=10.0)
     parts: list[Kernel] = []
-    if "numbers" in kinds:
-        numbers = factors.pop().active_dims
+    if "numbers" in factors:
+        numbers = factors.pop("numbers").active_dims
         parts.append(_detail(len(numbers), active_dims=numbers))
     if factors:
-        others = torch.cat([factor.active_dims for factor in factors])
+        others = torch.cat([factor.active_dims for factor in factors.values()])
         parts.append(SameKernel(active_dims=others))
     return trend + _scaled_to_learn(ProductKernel(*parts), 0.2, 1.0, largest=1.0)
 
 
-def effects_to_learn(
-    kinds: Sequence[ComponentKind],
-    tables: Sequence[Tensor | None],
-    periods: Sequence[float],
-) -> Kernel:
+def effects_to_learn(columns: Iterable[tuple[ComponentKind, range, float]]) -> Kernel:
     r"""Return main effects of the columns of a table to learn, and their product.
 
-    ``sum_i s_i k_i + s prod_i (1 + w_i k_i) / (1 + w_i)``: a sum of a function of each
-    column, all columns of numbers together, and interactions.
+    ``sum_i s_i k_i`` plus the product of :func:`columns_to_learn`: a sum of a function
+    of each column, all columns of numbers together, and interactions.
 
     Args:
-        kinds: What each column is.
-        tables: The ``n_i x d_i`` rows of words and molecules; None of numbers.
-        periods: Those of cyclic numbers; 0 of other columns.
+        columns: As for :func:`columns_to_learn`.
     """
-    main: list[Kernel] = []
-    for factor in _factors(kinds, tables, periods):
-        if isinstance(factor, CategoricalKernel):
-            main.append(SameKernel(active_dims=factor.active_dims))
-        else:
+    columns, main = list(columns), list[Kernel]()
+    for kind, factor in _factors(columns).items():
+        if kind != "categories":
             factor.base_kernel.active_dims = factor.active_dims
             main.append(factor.base_kernel)
-    product = ProductKernel(*_factors(kinds, tables, periods))
+    words = [each for kind, each, _ in columns if kind == "categories"]
+    main += [SameKernel(active_dims=each) for each in words]
+    product = ProductKernel(*_factors(columns).values())
     return AdditiveKernel(
         *(_scaled_to_learn(each, 0.3, 1.0, largest=10.0) for each in main),
         _scaled_to_learn(product, 0.4, 1.0, largest=10.0),
@@ -376,40 +390,31 @@ def effects_to_learn(
 
 
 def _factors(
-    kinds: Sequence[ComponentKind],
-    tables: Sequence[Tensor | None],
-    periods: Sequence[float],
-) -> list[Kernel]:
-    """Return a kernel to learn for each component, and one for columns of numbers.
-
-    Args:
-        kinds: What each component or column is.
-        tables: The rows of each component; None for a column of numbers.
-        periods: The periods of cyclic columns.
-    """
-    factors: list[Kernel] = []
-    numbers: list[int] = []
-    start = 0
-    for kind, rows, period in zip(kinds, tables, periods, strict=True):
-        width = 1 if rows is None else rows.shape[-1]
-        columns = range(start, start := start + width)
-        if kind == "categories":
-            prior = LogNormalPrior(0.0, 1.0)
-            factor = CategoricalKernel(active_dims=columns, lengthscale_prior=prior)
-        elif kind == "molecules":
-            factor = MixedKernel(TanimotoKernel(), active_dims=columns)
-        elif kind == "cyclic":
-            factor = MixedKernel(CyclicKernel(period), active_dims=columns)
-        elif rows is None:
-            numbers.extend(columns)
-            continue
+    columns: Iterable[tuple[ComponentKind, range, float]],
+) -> dict[Any, Kernel]:
+    """Return the factors of a table: one of all numbers, and one of all words."""
+    joined: dict[Any, list[int]] = {}
+    factors: dict[Any, Kernel] = {}
+    for kind, own, period in columns:
+        if kind in ("categories", "numbers"):
+            joined.setdefault(kind, []).extend(own)
         else:
-            factor = MixedKernel(matern_to_learn(rows), active_dims=columns)
-        factors.append(factor)
-    if numbers:
-        trend = matern_to_learn(torch.empty(0, len(numbers)))
-        factors.append(MixedKernel(trend, active_dims=numbers))
-    return factors
+            factors[own] = _factor(kind, own, period)
+    return factors | {kind: _factor(kind, each) for kind, each in joined.items()}
+
+
+def _factor(kind: ComponentKind, columns: Sequence[int], period: float = 0.0) -> Kernel:
+    """Return the kernel to learn of a component, or of columns of one kind."""
+    if kind == "categories":
+        form = CategoricalKernel if len(columns) == 1 else WordsKernel
+        prior = LogNormalPrior(0.0, 1.0)
+        return form(active_dims=columns, lengthscale_prior=prior)
+    if kind == "molecules":
+        return MixedKernel(TanimotoKernel(), active_dims=columns)
+    if kind == "cyclic":
+        return MixedKernel(CyclicKernel(period), active_dims=columns)
+    matern = matern_to_learn(torch.empty(0, len(columns)))
+    return MixedKernel(matern, active_dims=columns)
 
 
 def _scaled_to_learn(

@@ -14,7 +14,7 @@ from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel, ScaleKernel
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.models.kernels.learned import MixedKernel, SameKernel
+from botorch_bkb.models.kernels.learned import MixedKernel, SameKernel, WordsKernel
 from botorch_bkb.models.kernels.tanimoto import TanimotoKernel
 from botorch_bkb.models.utils.nystrom import dense_covariance
 from botorch_bkb.models.utils.rows import as_dense, BitArms
@@ -210,7 +210,7 @@ class ComponentKernel(Kernel):
         ends = torch.tensor(limits[1:-1])
         owner = torch.bucketize(columns.cpu(), ends, right=True).unique()
         are_numbers = all(self.components[n] is None for n in owner.tolist())
-        if are_numbers or isinstance(factor, SameKernel):
+        if are_numbers or isinstance(factor, SameKernel | WordsKernel):
             factor.component, factor.active_dims = None, owner.to(columns)
             return
         if len(owner) != 1:
