@@ -22,7 +22,8 @@
 - `million ...`: the same among a million arms (`argmax ...`); `pulls`: 2,000 pulls of
   BBKB, d = 16, RBF kernel of lengthscale 4, `resampling="coupled"`, at most 6 GB of
   features; `ask`: one ask of 96 with kernel and noise learned, d = 16,
-  after 300 results.
+  after 300 results; `words`: the same ask with five columns of 30 words each, beside
+  the codes as numbers and the words as columns of 0 and 1.
 
 A task runs in a process of its own, `--repeats` times, all tasks in turn. Seconds are
 medians. Memory is the peak beyond what the process held before. `stock / ours` compares
@@ -54,7 +55,7 @@ from botorch.utils.sampling import manual_seed
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
 from gpytorch.means import ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
-from torch import Tensor
+from torch import nn, Tensor
 
 from benchmarks.bbkb import new_bandit, play
 from benchmarks.measure import in_own_process, Outcome, peak_memory, seconds_of
@@ -336,6 +337,32 @@ def ask_of_many(device: str, num_arms: int, num_results: int, size: int) -> Call
     return ask
 
 
+def ask_of_words(
+    device: str, num_arms: int, num_results: int, size: int, form: str
+) -> Call:
+    """Ask for a batch from a table of words, or of the same words as numbers."""
+    generator = torch.Generator().manual_seed(0)
+    codes = torch.randint(30, (num_arms, 5), generator=generator)
+    effects = torch.randn(5, 30, generator=generator, dtype=torch.double)
+    rewards = effects.gather(1, codes[:num_results].mT).sum(dim=0)
+    arms: Any = codes.double()
+    if form == "words":
+        words = pd.Index([f"word {n}" for n in range(30)])
+        columns = enumerate(codes.mT.numpy())
+        arms = pd.DataFrame(
+            {str(n): pd.Categorical.from_codes(each, words) for n, each in columns}
+        )
+    elif form == "0/1":
+        arms = nn.functional.one_hot(codes, 30).flatten(1).double()
+
+    def ask() -> str:
+        bandit = GPBandit(arms if form == "words" else arms.to(device), seed=0)
+        bandit.add_observations(range(num_results), rewards)
+        return f"{len(bandit.ask(size))} arms asked for"
+
+    return ask
+
+
 def draws_ours(device: str, num_arms: int) -> Call:
     """Draw with cached features."""
     arms = uniform_arms(num_arms, 8).to(device)
@@ -389,6 +416,10 @@ TASKS: dict[str, Task] = {
     "million pulls": Task(pulls_of_many, (1_000_000, 2000), (2000, 30)),
     "million ask": Task(ask_of_many, (1_000_000, 300, 96), (200, 30, 8)),
 }
+for form in ("words", "numbers", "0/1"):
+    TASKS[f"million words, {form}"] = Task(
+        ask_of_words, (1_000_000, 300, 96, form), (200, 30, 8, form)
+    )
 for prefix, num_arms in {"": 200_000, "million ": 1_000_000}.items():
     stock = f"{prefix}argmax stock GP"
     for name, prepare, sizes, small, calls in (

@@ -94,6 +94,7 @@ nitpick_ignore += [
     ("py:class", "gpytorch.likelihoods.gaussian_likelihood.GaussianLikelihood"),
     ("py:class", "ax.adapter.base.Adapter"),
     ("py:class", "gpytorch.kernels.matern_kernel.MaternKernel"),
+    ("py:class", "botorch.models.kernels.categorical.CategoricalKernel"),
 ]
 # Names of types.
 nitpick_ignore += [
