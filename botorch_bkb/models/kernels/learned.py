@@ -200,8 +200,8 @@ class WordsKernel(CategoricalKernel):
         diag: bool = False,
         last_dim_is_batch: bool = False,
     ) -> Tensor:
-        differ = _num_different(x1, x2, diag) / x1.shape[-1]
-        return torch.exp(-differ / self.lengthscale.squeeze(-1))
+        scale = -1 / (x1.shape[-1] * self.lengthscale.squeeze(-1))
+        return torch.exp(scale * _num_different(x1, x2, diag))
 
 
 class SameKernel(Kernel):
@@ -218,7 +218,7 @@ class SameKernel(Kernel):
 
 def _num_different(x1: Tensor, x2: Tensor, diag: bool) -> Tensor:
     """Return in how many columns rows differ, all pairs of them or one by one."""
-    return (x1 != x2).sum(dim=-1) if diag else torch.cdist(x1, x2, p=0)
+    return (x1 != x2).sum(dim=-1) if diag else torch.cdist(x2, x1, p=0).mT
 
 
 def tanimoto_to_learn(arms: BitArms) -> Kernel:

@@ -92,6 +92,12 @@ class ComponentKernel(Kernel):
                 self._assign(factor, [0, *stops])
 
     @property
+    @override
+    def batch_shape(self) -> torch.Size:
+        """That of no batch; GPyTorch would ask all parts at every evaluation."""
+        return torch.Size()
+
+    @property
     def terms(self) -> list[Term]:
         """The products whose sum is the kernel."""
         return _terms(self.covar_module)
