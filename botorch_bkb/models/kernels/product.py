@@ -216,7 +216,10 @@ class ComponentKernel(Kernel):
         ends = torch.tensor(limits[1:-1])
         owner = torch.bucketize(columns.cpu(), ends, right=True).unique()
         are_numbers = all(self.components[n] is None for n in owner.tolist())
-        if are_numbers or isinstance(factor, SameKernel | WordsKernel):
+        of_codes = isinstance(factor, SameKernel | WordsKernel) and (
+            len(owner) > 1 or isinstance(self.components[int(owner)], BitArms)
+        )
+        if are_numbers or of_codes:
             factor.component, factor.active_dims = None, owner.to(columns)
             return
         if len(owner) != 1:
