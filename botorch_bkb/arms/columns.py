@@ -377,7 +377,9 @@ def holds_words(cells: Any) -> bool:
     kind = cells.dtype.kind
     if hasattr(cells.dtype, "categories") or kind in "biuf":
         return kind not in "biuf"
-    types = {*map(type, cells.dropna())} if kind in "OU" else {cells.dtype.type}
+    types = {cells.dtype.type}  # of all cells, except of objects
+    if kind in "OU" and str not in types:
+        types = {*map(type, cells.dropna())}
     if all(issubclass(each, str) for each in types):
         return True
     # NumPy counts spans of time as numbers.

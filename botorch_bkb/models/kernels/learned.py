@@ -6,7 +6,6 @@ import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import reduce
 from itertools import accumulate
 from numbers import Real
 from typing import Any, Literal
@@ -201,8 +200,8 @@ class WordsKernel(CategoricalKernel):
         diag: bool = False,
         last_dim_is_batch: bool = False,
     ) -> Tensor:
-        differ = _num_different(x1, x2, diag) / x1.shape[-1]
-        return torch.exp(-differ / self.lengthscale.squeeze(-1))
+        scale = -1 / (x1.shape[-1] * self.lengthscale.squeeze(-1))
+        return torch.exp(scale * _num_different(x1, x2, diag))
 
 
 class SameKernel(Kernel):
@@ -219,10 +218,7 @@ class SameKernel(Kernel):
 
 def _num_different(x1: Tensor, x2: Tensor, diag: bool) -> Tensor:
     """Return in how many columns rows differ, all pairs of them or one by one."""
-    if not diag:
-        x1, x2 = x1.unsqueeze(-2), x2.unsqueeze(-3)
-    columns = zip(x1.unbind(-1), x2.unbind(-1), strict=True)
-    return reduce(torch.add, ((a != b).to(torch.int16) for a, b in columns))
+    return (x1 != x2).sum(dim=-1) if diag else torch.cdist(x2, x1, p=0).mT
 
 
 def tanimoto_to_learn(arms: BitArms) -> Kernel:

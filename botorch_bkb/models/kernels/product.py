@@ -92,6 +92,12 @@ class ComponentKernel(Kernel):
                 self._assign(factor, [0, *stops])
 
     @property
+    @override
+    def batch_shape(self) -> torch.Size:
+        """That of no batch; GPyTorch would ask all parts at every evaluation."""
+        return torch.Size()
+
+    @property
     def terms(self) -> list[Term]:
         """The products whose sum is the kernel."""
         return _terms(self.covar_module)
@@ -210,7 +216,10 @@ class ComponentKernel(Kernel):
         ends = torch.tensor(limits[1:-1])
         owner = torch.bucketize(columns.cpu(), ends, right=True).unique()
         are_numbers = all(self.components[n] is None for n in owner.tolist())
-        if are_numbers or isinstance(factor, SameKernel | WordsKernel):
+        of_codes = isinstance(factor, SameKernel | WordsKernel) and (
+            len(owner) > 1 or isinstance(self.components[int(owner)], BitArms)
+        )
+        if are_numbers or of_codes:
             factor.component, factor.active_dims = None, owner.to(columns)
             return
         if len(owner) != 1:
