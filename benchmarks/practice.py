@@ -10,8 +10,8 @@ for is asked again until the batch is full.
 Recorded after every batch: how many of the best 1 % of the pool were measured
 (`found`), the regret of the candidate that is recommended (`simple_regret`) and of all
 measurements so far (`cumulative_regret`), in standard deviations over the pool; the
-number of distinct candidates; the seconds of asking and telling since the batch before,
-fits included.
+number of distinct candidates; the seconds of asking, telling and recommending since the
+batch before, fits included.
 
 Every finished run, one of a pool, protocol, noise, method and seed, is appended to
 `rows.csv` and not run again, so a run that was killed continues. With another commit's
@@ -209,13 +209,16 @@ def play(
                 player.tell(indices, rewards)
                 seconds += time.perf_counter() - start
                 measured = torch.cat([measured, indices])
+            start = time.perf_counter()
+            best = player.best_arm()  # bandits fit when they are asked something
+            seconds += time.perf_counter() - start
             distinct = measured.unique()
             rows.append(
                 {
                     "num_measured": len(measured),
                     "found": int(pool.is_best[distinct].sum()),
                     "num_best": int(pool.is_best.sum()),
-                    "simple_regret": pool.regrets[player.best_arm()].item(),
+                    "simple_regret": pool.regrets[best].item(),
                     "cumulative_regret": pool.regrets[measured].sum().item(),
                     "distinct": len(distinct),
                     "asks": asks,

@@ -7,10 +7,12 @@ The device is a pretend one (``tests/pretend_device.py``), or a GPU with
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from botorch.acquisition import qSimpleRegret
@@ -35,11 +37,12 @@ from botorch_bkb.acquisition import (
     BatchUpperConfidenceBound,
     BKBWidth,
 )
-from botorch_bkb.arms import BitArms
+from botorch_bkb.arms import BitArms, TableArms
 from botorch_bkb.bandits import BoxThompsonPolicy, ThompsonPolicy
 from botorch_bkb.models import SingleTaskDTCGP, TimeVaryingGP
 from botorch_bkb.models.kernels import TanimotoKernel
 from botorch_bkb.models.utils.nystrom import TriangularSolver
+from botorch_bkb.models.utils.rows import as_dense
 from botorch_bkb.optim import optimize_acqf_finite, top_k_choices
 from tests.precise_reference import solve_lower
 from tests.pretend_device import pretend_device
@@ -142,6 +145,16 @@ def masks_and_changing_arms(device: torch.device) -> Any:
     picks = [first, second, added, again, third, context, fourth, plate, bandit.counts]
     best = bandit.maximizer_distribution(64, seeded()).mode
     return [*(pick.tolist() for pick in picks), best]
+
+
+def words(device: torch.device) -> Any:
+    rows = product(["THF", "DMF", "water"], "abcd", [20.0, 40.0, 60.0], [1.0, 13.0])
+    frame = pd.DataFrame(rows, columns=["solvent", "ligand", "heat", "hour"])
+    bits = dict(zip("abcd", torch.eye(4, 16, dtype=torch.uint8).numpy(), strict=True))
+    arms = TableArms(frame, {"ligand": bits}, {"hour": 24}).to(device)
+    bandit = GPBandit(arms, generator=seeded())
+    bandit.add_arms(frame[:2].assign(solvent="DMSO"))
+    return play(bandit, rewards_of(as_dense(bandit.arms)))
 
 
 def state_of(source: str, target: str) -> Use:
@@ -277,6 +290,7 @@ USES: dict[str, Use] = {
     "a state to the CPU": state_of("device", "cpu"),
     "a state from the CPU": state_of("cpu", "device"),
     "packed bits": bits,
+    "words": words,
     "models": posteriors_of_models,
     "a drifting model": drifting_model,
     "acquisition functions over choices": acquisitions,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from botorch.exceptions.errors import InputDataError
+from botorch.exceptions.warnings import InputDataWarning
 from gpytorch.kernels import Kernel
 from numpy.typing import NDArray
 from torch import Tensor
@@ -26,6 +28,8 @@ from botorch_bkb.models.kernels.product import ComponentKernel, ComponentRows
 from botorch_bkb.models.utils.rows import BitArms, LazyRows
 
 
+# A column of more words, all different, probably names the rows.
+MOST_UNIQUE = 20
 # From a word to bits or counts, or a function of words that returns a row for each.
 LookUp = Mapping[str, Any] | Callable[[list[str]], Any]
 
@@ -126,8 +130,9 @@ class TableArms(LazyRows):
     To PyTorch it is an ``A x d`` tensor of floats with a column for each column of the
     table: numbers as they are, words as codes 0, 1, 2, ... in order of their first
     appearance, whose size and order mean nothing. The kernel that
-    :class:`~botorch_bkb.GPBandit` learns for it has a factor for each column of words,
-    and one for all columns of numbers together.
+    :class:`~botorch_bkb.GPBandit` learns for it has one factor for all columns of
+    words, one for all columns of numbers, and one for each column of molecules or
+    cyclic numbers. Copies of another floating dtype or device are such tables, too.
 
     Args:
         frame: A ``pandas.DataFrame``. Numbers and truth values are numbers, text and
@@ -195,7 +200,19 @@ class TableArms(LazyRows):
             for column in columns
         )
         none = torch.empty(0, len(names), dtype=dtype)
-        return _table(none, tuple(columns), rows).encoded(frame)
+        arms = _table(none, tuple(columns), rows).encoded(frame)
+        for column in arms.columns:
+            is_unique = len(column.codes) == len(arms) > MOST_UNIQUE
+            if column.kind == "categories" and is_unique:
+                warnings.warn(
+                    f"The column {column.name!r} has another word in each of "
+                    f"{len(arms):,} rows, from which nothing can be learned. Leave it "
+                    "out if it names the rows, or pass the fingerprints of molecules: "
+                    f"`TableArms(frame, molecules={{{column.name!r}: ...}})`.",
+                    InputDataWarning,
+                    stacklevel=2,
+                )
+        return arms
 
     @property
     def names(self) -> list[str]:
@@ -225,7 +242,7 @@ class TableArms(LazyRows):
         read = [column.of(c) for column, c in zip(self.columns, cells, strict=True)]
         self._learn([new for _, new in read])
         numbers = np.stack([numbers for numbers, _ in read], axis=-1)
-        return self.with_numbers(torch.from_numpy(numbers).to(self.dtype))
+        return self.with_numbers(torch.from_numpy(numbers).to(self.numbers))
 
     def with_numbers(self, values: Tensor) -> TableArms:
         """Return other rows of the same columns, ``k x d``."""
@@ -242,7 +259,8 @@ class TableArms(LazyRows):
         values = values.clone()
         saved = [words.get(name, []) for name in self.names]
         for column, theirs, codes in zip(self.columns, saved, values.mT, strict=True):
-            if column.codes and not torch.isin(codes, torch.arange(len(theirs))).all():
+            known = codes.new_tensor(range(len(theirs)))
+            if column.codes and not torch.isin(codes, known).all():
                 raise column._error(f"codes of the words {theirs}")
         pairs = zip(self.columns, saved, strict=True)
         self._learn([column.new_words(theirs) for column, theirs in pairs])
@@ -312,6 +330,14 @@ class TableArms(LazyRows):
             part.numbers if isinstance(part, TableArms) else part for part in parts
         ]
         return self.with_numbers(torch.cat(values))
+
+    @override
+    def _done(self, func: Any, *args: Any, **kwargs: Any) -> Any:
+        # Plain codes would count as numbers.
+        if func is torch.ops.aten._to_copy.default:
+            numbers = func(self.numbers, *args[1:], **kwargs)
+            return self.with_numbers(numbers) if numbers.is_floating_point() else None
+        return super()._done(func, *args, **kwargs)
 
     @override
     def __reduce_ex__(self, protocol: Any) -> Any:

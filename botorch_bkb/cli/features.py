@@ -123,7 +123,7 @@ def table_features(
         raise InputDataError(
             f"--kernel {args.kernel} compares numbers, or one column of molecules, but "
             f"{special[0]!r} is a column of words, cyclic numbers or more molecules, "
-            "which has a kernel of its own. Leave out --kernel, or pass --drop "
+            "which --kernel does not fit. Leave out --kernel, or pass --drop "
             f"{quoted(special[0])}."
         )
     kernel = args.kernel or ("tanimoto" if beside else None)

@@ -15,6 +15,7 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
+from botorch.exceptions.warnings import InputDataWarning
 from botorch.models.kernels.categorical import CategoricalKernel
 from gpytorch.kernels import MaternKernel, ProductKernel, ScaleKernel
 from hypothesis import given
@@ -273,6 +274,26 @@ def test_a_saved_table_goes_on_although_its_new_words_came_in_another_order() ->
     renamed = GPBandit(frame.replace("THF", "dioxane"), given_kernel(), 0.1)
     with pytest.raises(InputDataError, match="over these 24 arms"):
         renamed.load_state_dict(state)
+
+
+def test_a_copy_on_another_device_or_of_another_dtype_keeps_its_words() -> None:
+    arms = TableArms(mixed_frame(), {"ligand": FINGERPRINTS})
+    single = arms.float()
+    assert isinstance(single, TableArms)
+    assert (single.words, single.dtype) == (arms.words, torch.float32)
+    for kernel in (arms.interactions_to_learn(), arms.effects_to_learn()):
+        K = [dense_covariance(kernel, each) for each in (arms, single)]
+        torch.testing.assert_close(K[1].double(), K[0], rtol=1e-5, atol=1e-6)
+    assert torch.equal(arms.long(), arms.dense().long())
+
+
+def test_a_column_that_names_the_rows_is_named_and_the_remedies_work() -> None:
+    frame = pd.DataFrame({"id": [f"r{n}" for n in range(30)], "x": range(30)})
+    with pytest.warns(InputDataWarning, match=r"'id' has another word in each of 30"):
+        GPBandit(frame)
+    GPBandit(frame.drop(columns="id"))
+    molecules = {"id": dict.fromkeys(frame["id"], BITS[0])}
+    GPBandit(TableArms(frame, molecules=molecules))
 
 
 def test_plates_and_rounds_by_name() -> None:

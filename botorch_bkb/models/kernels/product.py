@@ -168,10 +168,8 @@ class ComponentKernel(Kernel):
         at = factor.component
         if at is None:
             return factor(left, right, diag=True)
-        rows, (left, right) = (
-            self.components[at],
-            (x[..., at].long() for x in (left, right)),
-        )
+        rows = self.components[at].to(left.device)
+        left, right = (x[..., at].long() for x in (left, right))
         if torch.equal(left, right):
             seen, place = _distinct(left, len(rows))
             return factor(rows[seen], diag=True)[place]
@@ -185,7 +183,7 @@ class ComponentKernel(Kernel):
         at = factor.component
         if at is None:
             return dense_covariance(factor, left, right)
-        rows = self.components[at]
+        rows = self.components[at].to(left.device)
         (seen, row), (others, column) = (
             _distinct(x[..., at].detach().long(), len(rows)) for x in (left, right)
         )
@@ -194,7 +192,8 @@ class ComponentKernel(Kernel):
         if type(base) is TanimotoKernel:
             kept = self.components.similarities(at)
         if kept is not None:
-            K = cast(MixedKernel, factor).mixed(kept[seen.unsqueeze(-1), others])
+            kept = kept.to(left.device)[seen.unsqueeze(-1), others]
+            K = cast(MixedKernel, factor).mixed(kept)
         else:
             K = dense_covariance(factor, rows[seen], rows[others])
         if row.dim() > 1 or column.dim() > 1:
