@@ -200,17 +200,21 @@ class TableArms(LazyRows):
             for column in columns
         )
         none = torch.empty(0, len(names), dtype=dtype)
-        arms = _table(none, tuple(columns), rows).encoded(frame)
-        for column in arms.columns:
-            is_unique = len(column.codes) == len(arms) > MOST_UNIQUE
-            if column.kind == "categories" and is_unique:
+        return _table(none, tuple(columns), rows).encoded(frame)
+
+    @classmethod
+    def of(cls, frame: Any) -> TableArms:
+        """Return the table of a frame; warn of words that probably name the rows."""
+        arms = cls(frame)
+        for name, words in arms.words.items():
+            if len(words) == len(arms) > MOST_UNIQUE:
                 warnings.warn(
-                    f"The column {column.name!r} has another word in each of "
-                    f"{len(arms):,} rows, from which nothing can be learned. Leave it "
-                    "out if it names the rows, or pass the fingerprints of molecules: "
-                    f"`TableArms(frame, molecules={{{column.name!r}: ...}})`.",
+                    f"The column {name!r} has another word in each of {len(arms):,} "
+                    "rows, from which nothing can be learned. Leave it out if it names "
+                    "the rows, or pass the fingerprints of molecules: "
+                    f"`TableArms(frame, molecules={{{name!r}: ...}})`.",
                     InputDataWarning,
-                    stacklevel=2,
+                    stacklevel=4,
                 )
         return arms
 

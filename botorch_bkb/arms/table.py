@@ -395,7 +395,7 @@ def as_arms(arms: Any, *, takes_words: bool = False) -> Tensor:
         InputDataError: If they are no floats or bytes, or one is not finite.
     """
     if has_words(arms):
-        arms = TableArms(arms)
+        arms = TableArms.of(arms) if takes_words else TableArms(arms)
     if isinstance(arms, TableArms) and not takes_words:
         raise InputDataError(
             f"Expected `arms` to hold numbers, but got {arms!r}. Use a GPBandit, whose "
