@@ -11,6 +11,8 @@
 
 from botorch_bkb._version import __version__
 from botorch_bkb.bandits import (
+    AtLeast,
+    AtMost,
     BBKB,
     BKB,
     BoxBandit,
@@ -19,7 +21,11 @@ from botorch_bkb.bandits import (
     GPBUCB,
     GPThompsonSampling,
     GPUCB,
+    Maximize,
+    Minimize,
+    OutcomesBandit,
     RGPUCB,
+    Target,
     TVGPUCB,
     UniformRandom,
 )
@@ -33,11 +39,17 @@ __all__ = [
     "GPUCB",
     "RGPUCB",
     "TVGPUCB",
+    "AtLeast",
+    "AtMost",
     "BoxBandit",
     "Desirability",
     "EpsilonGreedy",
     "GPBandit",
     "GPThompsonSampling",
+    "Maximize",
+    "Minimize",
+    "OutcomesBandit",
+    "Target",
     "UniformRandom",
     "__version__",
 ]

@@ -6,6 +6,7 @@ from botorch_bkb.bandits.box_policies import BoxThompsonPolicy, BoxUCBPolicy
 from botorch_bkb.bandits.effects import MainEffects
 from botorch_bkb.bandits.gp_bandit import GPBandit
 from botorch_bkb.bandits.inducing import LeverageScoreSampling
+from botorch_bkb.bandits.outcomes import OutcomesBandit, Recommendation
 from botorch_bkb.bandits.papers import (
     BBKB,
     BKB,
@@ -27,6 +28,16 @@ from botorch_bkb.bandits.policies import (
     UniformPolicy,
 )
 from botorch_bkb.bandits.progress import Progress
+from botorch_bkb.bandits.roles import (
+    AtLeast,
+    AtMost,
+    Limit,
+    Maximize,
+    Minimize,
+    Objective,
+    Role,
+    Target,
+)
 from botorch_bkb.bandits.warping import LogWarp
 from botorch_bkb.models.kernels.learned import (
     anova_to_learn,
@@ -43,6 +54,8 @@ __all__ = [
     "GPUCB",
     "RGPUCB",
     "TVGPUCB",
+    "AtLeast",
+    "AtMost",
     "BoxBandit",
     "BoxThompsonPolicy",
     "BoxUCBPolicy",
@@ -52,10 +65,18 @@ __all__ = [
     "GPBandit",
     "GPThompsonSampling",
     "LeverageScoreSampling",
+    "Limit",
     "LogWarp",
     "MainEffects",
+    "Maximize",
+    "Minimize",
+    "Objective",
+    "OutcomesBandit",
     "Policy",
     "Progress",
+    "Recommendation",
+    "Role",
+    "Target",
     "ThompsonPolicy",
     "UCBPolicy",
     "UniformPolicy",

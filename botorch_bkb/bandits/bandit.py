@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from copy import copy, deepcopy
 from functools import partial
 from typing import Any, cast
@@ -230,12 +231,8 @@ class FiniteArmBandit(Bandit):
         now = self.decision_time if time is None else time
         on_offer, new = self._table.offered(available, arms)
         limits = self._pull_limits(on_offer, size)
-        self._surrogate.posterior(observations)
-        threads = threads_for(self._surrogate.feature_bytes(observations.num_pulls))
-        # After an error, the earlier surrogate computes its posterior again.
-        surrogate = self._surrogate = self._surrogate.taken_over()
-        with threads:
-            surrogate.update(observations, now)
+        with self._threads():
+            surrogate = self._update(now)
             if len(new):
                 surrogate = surrogate.extended(new, observations)
             generator = seeded_generator(surrogate.seed, ASKS, self.num_batches)
@@ -249,6 +246,20 @@ class FiniteArmBandit(Bandit):
         observations.ask(indices.tolist(), scores.tolist(), now)
         self.num_batches += 1
         return indices
+
+    def _threads(self) -> AbstractContextManager[None]:
+        """Return the threads for an ask, see :func:`threads_for`."""
+        self._surrogate.posterior(self._observations)
+        num_pulls = self._observations.num_pulls
+        return threads_for(self._surrogate.feature_bytes(num_pulls))
+
+    def _update(self, time: float) -> ArmSurrogate:
+        """Learn from all observations; return the surrogate."""
+        self._surrogate.posterior(self._observations)
+        # After an error, the earlier surrogate computes its posterior again.
+        self._surrogate = self._surrogate.taken_over()
+        self._surrogate.update(self._observations, time)
+        return self._surrogate
 
     def _decide(
         self, surrogate: ArmSurrogate, time: float, chosen: Sequence[int] = ()

@@ -52,48 +52,136 @@ def locked(method: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **options: P.kwargs) -> R:
         bandit: Any = args[0]
         with bandit.lock:
-            before = vars(bandit).copy()
+            undo = bandit._begin()
             try:
-                bandit._observations = copy(bandit._observations)
                 return method(*args, **options)
             except BaseException:  # an interrupt as well
-                vars(bandit).update(before)
+                undo()
                 raise
 
     return call
 
 
-class Bandit(ABC):
-    """Observations and a surrogate that learns from them, kept in a file.
+class SavedBandit(ABC):
+    """What is locked, copied, pickled, and kept in a file.
 
     One thread at a time is in the public methods (:func:`locked`). A copy is
-    independent: it has a lock and a surrogate of its own. So has an unpickled bandit.
+    independent: it has a lock and surrogates of its own. So has an unpickled bandit.
 
     Attributes:
         lock: Hold it (``with bandit.lock:``) if several calls belong together, or while
             the object is copied.
-        maximize: Whether large rewards are good.
         num_batches: The number of asks.
-        takes_noise: Whether results may have a ``noise_variance`` of their own.
     """
 
     lock: RLock
-    maximize: bool
     num_batches: int
-    takes_noise = False
-    _pulled = "arms"
-    _observations: Observations
-    # The surrogate of the last ask, and a copy that knows the results since then.
-    _surrogate: Surrogate
-    _preview: Any
     # The first lines of files as this bandit last read or wrote them.
     _known_files: dict[Path, bytes]
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
         """Make the lock before any constructor runs: it may call public methods."""
         self = super().__new__(cls)
-        self.lock, self._preview, self._known_files = RLock(), None, {}
+        self.lock, self._known_files = RLock(), {}
         return self
+
+    @override
+    def __getstate__(self) -> dict[str, Any]:
+        state = vars(self).copy()
+        del state["lock"]
+        return state
+
+    @abstractmethod
+    def _begin(self) -> Callable[[], None]:
+        """Return what undoes the changes from here on, see :func:`locked`."""
+
+    @abstractmethod
+    def _forget_posteriors(self) -> None:
+        """Compute posteriors of the state when they are next needed."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that the next ``ask`` depends on, ``O(pulls)`` numbers."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned."""
+
+    @locked
+    def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
+        """Write the state to a file; a crash leaves the old one or the new one.
+
+        When it is next needed, the posterior is recomputed, as after :meth:`load`, so
+        that this bandit and one that loads the file choose the same arms.
+        Unfinished files of killed processes are removed by the next save.
+
+        Args:
+            path: The file; its folder must exist.
+            overwrite: Whether to replace a file that this bandit neither loaded nor
+                saved, or that another one has saved since.
+
+        Raises:
+            InputDataError: If there is such a file and ``overwrite`` is False. The file
+                is unchanged.
+            OSError: If the file cannot be written.
+        """
+        path = Path(path).resolve()
+        is_free = check_truth("overwrite", overwrite)
+        expected = None if is_free else self._known_files.get(path, b"")
+        self._forget_posteriors()
+        line = save_state(self.state_dict(), path, expected)
+        self._known_files = {**self._known_files, path: line}
+
+    @locked
+    def load(self, path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> None:
+        """Restore what :meth:`save` wrote, in a bandit of the same arms and options.
+
+        Args:
+            path: The file.
+            max_bytes: The largest file that is read.
+
+        Raises:
+            FileNotFoundError: If there is no such file.
+            InputDataError: If the file is damaged or none of ours, or its state does
+                not fit. Nothing has changed then.
+        """
+        line, state = load_state(path, max_bytes)
+        self.load_state_dict(state)
+        self._known_files = {**self._known_files, Path(path).resolve(): line}
+
+
+class Bandit(SavedBandit):
+    """Observations and a surrogate that learns from them, kept in a file.
+
+    Attributes:
+        maximize: Whether large rewards are good.
+        takes_noise: Whether results may have a ``noise_variance`` of their own.
+    """
+
+    maximize: bool
+    takes_noise = False
+    _pulled = "arms"
+    _observations: Observations
+    # The surrogate of the last ask, and a copy that knows the results since then.
+    _surrogate: Surrogate
+    _preview: Any
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Begin without a preview."""
+        self = super().__new__(cls)
+        self._preview = None
+        return self
+
+    @override
+    def _begin(self) -> Callable[[], None]:
+        before = vars(self).copy()
+        self._observations = copy(self._observations)
+        return lambda: vars(self).update(before)
+
+    @override
+    def _forget_posteriors(self) -> None:
+        self._surrogate.restore(self._surrogate.state)
+        self._preview = None
 
     @override
     def __repr__(self) -> str:
@@ -117,12 +205,6 @@ class Bandit(ABC):
             other._surrogate = copy(self._surrogate)
             other._surrogate.restore(other._surrogate.state)
         return other
-
-    @override
-    def __getstate__(self) -> dict[str, Any]:
-        state = vars(self).copy()
-        del state["lock"]
-        return state
 
     @property
     def num_pulls(self) -> int:
@@ -259,6 +341,7 @@ class Bandit(ABC):
         self._preview = self._surrogate.preview(observations, time)
         return self._preview
 
+    @override
     @locked
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the next ``ask`` depends on, ``O(pulls)`` numbers.
@@ -278,6 +361,7 @@ class Bandit(ABC):
     def _load(self, state: dict[str, Any]) -> None:
         """Restore a state."""
 
+    @override
     @locked
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned; later picks agree up to rounding.
@@ -306,46 +390,3 @@ class Bandit(ABC):
                 f"{error if is_ours else strange}"
             ) from error
         self._preview = None
-
-    @locked
-    def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
-        """Write the state to a file; a crash leaves the old one or the new one.
-
-        When it is next needed, the posterior is recomputed, as after :meth:`load`, so
-        that this bandit and one that loads the file choose the same arms.
-        Unfinished files of killed processes are removed by the next save.
-
-        Args:
-            path: The file; its folder must exist.
-            overwrite: Whether to replace a file that this bandit neither loaded nor
-                saved, or that another one has saved since.
-
-        Raises:
-            InputDataError: If there is such a file and ``overwrite`` is False. The file
-                is unchanged.
-            OSError: If the file cannot be written.
-        """
-        path = Path(path).resolve()
-        is_free = check_truth("overwrite", overwrite)
-        expected = None if is_free else self._known_files.get(path, b"")
-        self._surrogate.restore(self._surrogate.state)
-        self._preview = None
-        line = save_state(self.state_dict(), path, expected)
-        self._known_files = {**self._known_files, path: line}
-
-    @locked
-    def load(self, path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> None:
-        """Restore what :meth:`save` wrote, in a bandit of the same arms and options.
-
-        Args:
-            path: The file.
-            max_bytes: The largest file that is read.
-
-        Raises:
-            FileNotFoundError: If there is no such file.
-            InputDataError: If the file is damaged or none of ours, or its state does
-                not fit. Nothing has changed then.
-        """
-        line, state = load_state(path, max_bytes)
-        self.load_state_dict(state)
-        self._known_files = {**self._known_files, Path(path).resolve(): line}

@@ -453,12 +453,7 @@ class GPBandit(FiniteArmBandit):
             for arm in again:
                 del failures[arm]
             self._table = self._table.retire(self._indices(again))
-            warnings.warn(
-                f"Pulls of the arms {again} have failed twice, so they are retired. "
-                f"To allow them again, call `add_arms(bandit.arms[{again}])`.",
-                InputDataWarning,
-                stacklevel=3,
-            )
+            warn_retired(again)
 
     @override
     def _pull_limits(self, available: Tensor | None, size: int) -> PullLimits:
@@ -560,6 +555,16 @@ class GPBandit(FiniteArmBandit):
         observations = self._observations
         most = max(NEW_ARM_PATIENCE, int(NEW_ARM_SHARE * observations.num_used))
         return observations.num_since_new >= most
+
+
+def warn_retired(arms: list[int]) -> None:
+    """Warn that arms are retired, since their pulls have failed."""
+    warnings.warn(
+        f"Pulls of the arms {arms} have failed twice, so they are retired. "
+        f"To allow them again, call `add_arms(bandit.arms[{arms}])`.",
+        InputDataWarning,
+        stacklevel=4,
+    )
 
 
 def _checked_goal(goal: Goal | None, drifts: bool) -> Goal:

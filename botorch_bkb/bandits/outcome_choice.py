@@ -1,0 +1,334 @@
+"""The choice of a batch among all candidates, given models of several outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from botorch.acquisition.logei import qLogNoisyExpectedImprovement
+from botorch.acquisition.multi_objective.logei import (
+    qLogNoisyExpectedHypervolumeImprovement,
+)
+from botorch.acquisition.multi_objective.objective import GenericMCMultiOutputObjective
+from botorch.acquisition.objective import GenericMCObjective
+from botorch.models import ModelListGP
+from botorch.sampling import SobolQMCNormalSampler
+from botorch.utils.multi_objective.box_decompositions import (
+    FastNondominatedPartitioning,
+)
+from torch import Tensor
+
+from botorch_bkb.arms import ProductArms, PullLimits
+from botorch_bkb.arms.product_table import ProductLimits
+from botorch_bkb.bandits.fitting import Units
+from botorch_bkb.bandits.roles import AtMost, Limit, Objective, Role
+from botorch_bkb.models.utils.rows import as_dense
+from botorch_bkb.optim.optimize_finite import optimize_acqf_finite
+from botorch_bkb.posteriors import Posterior
+
+
+# The candidates among which the batch is chosen, and those for one value of `same`.
+POOL_SIZE, PLATE_POOL_SIZE, MOST_PLATES = 1024, 256, 20
+# The posterior standard deviations of optimistic outcomes.
+DEVIATIONS = 2.0
+NUM_SAMPLES = 128
+# Numbers of candidates times cells that are alive at a time.
+CHUNK_NUMBERS = 2**21
+# Larger product spaces are searched locally: from so many products, in so many steps.
+MOST_PRODUCTS, NUM_STARTS, MOST_STEPS = 2**20, 64, 10
+
+
+class OutcomeModel(NamedTuple):
+    """An outcome: its roles, the bandit that models it, and the posterior now.
+
+    Attributes:
+        reference: What it is at the reference point of the hypervolume, in its own
+            units; None for the default.
+    """
+
+    roles: Sequence[Role]
+    bandit: Any
+    posterior: Posterior
+    units: Units
+    sign: float
+    reference: float | None
+
+    def moments(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return means and standard deviations of standardized outcomes."""
+        _, mean, residual, projected = self.posterior.moments(rows)
+        return mean, (residual + projected).clamp_min(0.0).sqrt()
+
+    def original(self, values: Tensor) -> Tensor:
+        """Return standardized values in the scale of the outcome."""
+        return self.sign * self.units.original(values)
+
+    def room(self, limit: Any, mean: Tensor, std: Tensor) -> Tensor:
+        """Return by how many standard deviations means are within a limit."""
+        bound = self.units.standardized_value(self.sign * limit.limit)
+        side = -self.sign if isinstance(limit, AtMost) else self.sign
+        tiny = torch.finfo(std.dtype).tiny
+        return side * (mean - bound) / std.clamp_min(tiny)
+
+
+class Scores(NamedTuple):
+    """How promising candidates are: those of the largest key are the best.
+
+    Attributes:
+        candidates: Their arms, ascending.
+        violation: By how many standard deviations optimistic outcomes violate limits.
+        value: The improvement by optimistic outcomes.
+        spread: Their summed standard deviations, which break ties.
+    """
+
+    candidates: Tensor
+    violation: Tensor
+    value: Tensor
+    spread: Tensor
+
+    def where(self, kept: Tensor) -> Scores:
+        """Return some of them."""
+        return Scores(*(part[kept] for part in self))
+
+    def first(self, size: int) -> Tensor:
+        """Return the arms of the best, best first, the lowest index among ties."""
+        order = torch.arange(len(self.candidates), device=self.candidates.device)
+        for key in (self.spread, self.value, -self.violation):
+            order = order[key[order].sort(descending=True, stable=True).indices]
+        return self.candidates[order[:size]]
+
+
+class OutcomeChoice:
+    """Chooses candidates by models of all outcomes.
+
+    Args:
+        models: The outcomes with observations, one objective at least.
+        measured: The arms with observations, ascending.
+        seed: That of the samples.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[OutcomeModel],
+        measured: Tensor,
+        seed: int,
+    ) -> None:
+        self.models = models
+        self.measured = measured
+        self.seed = seed
+        self.objectives = [
+            (model, role)
+            for model in models
+            for role in model.roles
+            if isinstance(role, Objective)
+        ]
+        self.has_limits = any(isinstance(r, Limit) for m in models for r in m.roles)
+        # Utilities are in standard deviations of the outcome.
+        self.scales = [model.units.std for model, _ in self.objectives]
+        utilities = self.utilities(measured)
+        feasible = self.probability_feasible(measured)
+        utilities = utilities[feasible >= min(0.5, feasible.max().item())]
+        reference = utilities.amin(dim=0)
+        for place, (model, role) in enumerate(self.objectives):
+            if model.reference is not None:
+                given = role.utility(reference.new_tensor(model.reference))
+                reference[place] = given / self.scales[place]
+        self.reference = reference
+        self.front = utilities
+
+    def utilities(self, rows: Tensor) -> Tensor:
+        """Return the ``k x p`` utilities of posterior means of ``k`` arms."""
+        found = []
+        for (model, role), scale in zip(self.objectives, self.scales, strict=True):
+            mean = model.original(model.moments(rows)[0])
+            found.append(role.utility(mean) / scale)
+        return torch.stack(found, dim=-1)
+
+    def probability_feasible(self, rows: Tensor) -> Tensor:
+        """Return the probability that the outcomes of each arm hold all limits."""
+        found = torch.ones_like(rows, dtype=self.models[0].posterior.like.dtype)
+        for model in self.models:
+            mean, std = model.moments(rows)
+            for role in model.roles:
+                if isinstance(role, Limit):
+                    found = found * torch.special.ndtr(model.room(role, mean, std))
+        return found
+
+    # Promising candidates
+
+    def scores(self, rows: Tensor) -> Scores:
+        """Return how promising arms are by optimistic outcomes."""
+        cells = None
+        if len(self.objectives) > 1:
+            parts = FastNondominatedPartitioning(self.reference, self.front)
+            cells = parts.get_hypercell_bounds()
+        step = CHUNK_NUMBERS // (1 if cells is None else cells[0].numel())
+        found = [self._scores(part, cells) for part in rows.split(max(1, step))]
+        return Scores(*map(torch.cat, zip(*found, strict=True)))
+
+    def _scores(self, rows: Tensor, cells: Tensor | None) -> Scores:
+        utilities = []
+        spread = violation = self.reference.new_zeros(len(rows))
+        for model in self.models:
+            mean, std = model.moments(rows)
+            ends = [model.original(mean + k * DEVIATIONS * std) for k in (-1, 1)]
+            low, high = ends[:: int(model.sign)]
+            for role in model.roles:
+                if isinstance(role, Objective):
+                    value = role.optimistic_utility(low, high)
+                    utilities.append(value / model.units.std)
+                    spread = spread + std
+                else:
+                    short = -DEVIATIONS - model.room(role, mean, std)
+                    violation = violation + short.clamp_min(0.0)
+        values = torch.stack(utilities, dim=-1)
+        if cells is None:
+            return Scores(rows, violation, values[:, 0], spread)
+        least, most = cells.unsqueeze(2)  # 1 x cells x p
+        sides = (values.unsqueeze(1).minimum(most[0]) - least[0]).clamp_min(0.0)
+        return Scores(rows, violation, sides.prod(dim=-1).sum(dim=-1), spread)
+
+    def promising(self, limits: PullLimits) -> Scores:
+        """Return the scores of all arms that allow a pull.
+
+        Of a large product space these are the products that a local search visits: from
+        the largest bounds of each outcome and the measured products on, the best ones
+        with every other element of one component, until nothing better is found.
+        """
+        arms = self.models[0].bandit.arms
+        num_arms = len(limits.is_open) if hasattr(limits, "is_open") else len(arms)
+        if not isinstance(limits, ProductLimits) or num_arms <= MOST_PRODUCTS:
+            rows = torch.arange(num_arms, device=self.measured.device)
+            return self.scores(rows[limits.allows(rows)])
+        starts = [self.measured]
+        for model in self.models:
+            found = model.posterior.largest_bounds(
+                DEVIATIONS, POOL_SIZE, limits.allowed
+            )
+            starts.append(found.arms)
+        visited = torch.cat(starts).unique()
+        known = self.scores(visited[limits.allows(visited)])
+        for _ in range(MOST_STEPS):
+            best = known.first(NUM_STARTS)
+            near = _neighbors(arms, best)
+            near = near[~torch.isin(near, known.candidates) & limits.allows(near)]
+            if not len(near):
+                break
+            both = zip(known, self.scores(near), strict=True)
+            known = Scores(*map(torch.cat, both))
+            known = known.where(known.candidates.argsort())
+            if torch.equal(best, known.first(NUM_STARTS)):
+                break
+        return known
+
+    # The batch
+
+    def batch(
+        self,
+        size: int,
+        limits: PullLimits,
+        used: Tensor,
+        columns: Sequence[int] | None = None,
+    ) -> Tensor:
+        """Return a batch of distinct arms, new ones if there are some.
+
+        Args:
+            size: Its size, the number of arms that allow a pull at most.
+            limits: Which arms allow a pull.
+            used: The arms that are measured or pending.
+            columns: Columns of which all arms of the batch have the same values.
+        """
+        scores = self.promising(limits)
+        if columns is None:
+            return self._batch(size, scores, used, POOL_SIZE)[0]
+        arms = self.models[0].bandit.arms
+        rows = as_dense(arms[scores.candidates])[:, columns]
+        best = scores.first(POOL_SIZE)
+        tops = as_dense(arms[best])[:, columns]
+        batches = []
+        for value in list(dict.fromkeys(map(tuple, tops.tolist())))[:MOST_PLATES]:
+            plate = scores.where((rows == rows.new_tensor(value)).all(dim=-1))
+            batches.append(self._batch(size, plate, used, PLATE_POOL_SIZE))
+        return max(batches, key=lambda batch: batch[1])[0]
+
+    def _batch(
+        self, size: int, scores: Scores, used: Tensor, pool_size: int
+    ) -> tuple[Tensor, float]:
+        """Return a batch among the best candidates, and its expected improvement."""
+        is_new = ~torch.isin(scores.candidates, used)
+        new = scores.where(is_new)
+        pool = new.first(max(pool_size, size))
+        picks, value = pool, 0.0
+        if len(pool):
+            arms = self.models[0].bandit.arms
+            choices = as_dense(arms[pool]).double()
+            acquisition = self.acquisition(used)
+            chosen, values = optimize_acqf_finite(
+                acquisition, choices, min(size, len(pool))
+            )
+            picks, value = pool[chosen], values.exp().sum().item()
+        again = scores.where(~is_new).first(size - len(picks))
+        return torch.cat([picks, again]), value
+
+    def acquisition(self, baseline: Tensor) -> Any:
+        """Return BoTorch's noisy (hypervolume) improvement, given limits.
+
+        Its model has standardized outcomes, whose joint posterior is Gaussian.
+
+        Args:
+            baseline: The arms that are measured or pending.
+        """
+        models, transforms = [], []
+        for each in self.models:
+            model = each.bandit.model().double()
+            transforms.append(model.outcome_transform)
+            del model.outcome_transform
+            models.append(model)
+
+        def utility(place: int, role: Role, scale: float) -> Callable[..., Tensor]:
+            def of(samples: Tensor, X: Tensor | None = None) -> Tensor:
+                values = samples[..., place : place + 1]
+                outcome = transforms[place].untransform(values)[0].squeeze(-1)
+                return role.utility(outcome) / scale
+
+            return of
+
+        # A constraint of BoTorch holds where it is not positive.
+        objectives, constraints = [], []
+        for place, each in enumerate(self.models):
+            for role in each.roles:
+                if isinstance(role, Objective):
+                    objectives.append(utility(place, role, each.units.std))
+                else:
+                    constraints.append(utility(place, role, -each.units.std))
+        options: dict[str, Any] = {
+            "model": ModelListGP(*models),
+            "X_baseline": as_dense(self.models[0].bandit.arms[baseline]).double(),
+            "sampler": SobolQMCNormalSampler(
+                torch.Size([NUM_SAMPLES]), seed=self.seed % 2**31
+            ),
+            "constraints": constraints or None,
+            "prune_baseline": True,
+        }
+        if len(objectives) == 1:
+            objective = GenericMCObjective(objectives[0])
+            return qLogNoisyExpectedImprovement(objective=objective, **options)
+
+        def utilities(samples: Tensor, X: Tensor | None = None) -> Tensor:
+            return torch.stack([own(samples) for own in objectives], dim=-1)
+
+        return qLogNoisyExpectedHypervolumeImprovement(
+            ref_point=self.reference.double(),
+            objective=GenericMCMultiOutputObjective(utilities),
+            **options,
+        )
+
+
+def _neighbors(arms: ProductArms, products: Tensor) -> Tensor:
+    """Return the products that differ from some in one component, ascending."""
+    positions, found = arms.components(products), []
+    for column, size in enumerate(arms.sizes):
+        near = positions.repeat_interleave(size, dim=0)
+        near[:, column] = torch.arange(size, device=near.device).repeat(len(products))
+        found.append(arms.numbers(near))
+    return torch.cat(found).unique()

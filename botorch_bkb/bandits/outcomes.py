@@ -1,0 +1,627 @@
+"""The bandit of several outcomes: objectives, targets, limits and Pareto fronts."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from typing import Any, cast, NamedTuple, Self
+
+import numpy as np
+import torch
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.utils.multi_objective.pareto import is_non_dominated
+from gpytorch.kernels import Kernel
+from torch import Tensor
+from typing_extensions import override
+
+from botorch_bkb.arms import PullCounts, PullLimits
+from botorch_bkb.bandits.bandit import FiniteArmBandit
+from botorch_bkb.bandits.base import Array, locked, SavedBandit, Values
+from botorch_bkb.bandits.gp_bandit import GPBandit, MOST_FAILURES, warn_retired
+from botorch_bkb.bandits.outcome_choice import OutcomeChoice, OutcomeModel
+from botorch_bkb.bandits.plates import checked_columns
+from botorch_bkb.bandits.roles import checked_roles, Limit, Objective, Role
+from botorch_bkb.checks import check_count, check_indices, check_size, check_truth
+from botorch_bkb.models.utils.draws import as_generator
+
+
+# A candidate is recommended if it holds its limits with this probability.
+CONFIDENT = 0.95
+
+
+class Recommendation(NamedTuple):
+    """The recommended arm, and how certain it is that it holds the limits.
+
+    Attributes:
+        arm: The arm.
+        holds_limits: Whether it holds all limits with a probability of 95 %. Otherwise
+            no arm does, and it is the one of the largest probability.
+        probability_feasible: That probability.
+    """
+
+    arm: int
+    holds_limits: bool
+    probability_feasible: float
+
+
+class OutcomesBandit(SavedBandit):
+    r"""Finds candidates that are good in several outcomes, or within limits.
+
+    Every outcome has a :class:`~botorch_bkb.GPBandit` of its own, with kernel, noise
+    and warp, and a role: it is maximized, minimized, near a target, or within a limit.
+    ``ask`` chooses one batch for all. ``tell`` takes the results of all outcomes, or of
+    some: the others stay pending.
+
+    A batch is chosen in two steps. The 1,024 candidates of the largest optimistic
+    improvement are found among all candidates, as in [xu2023config]_: each outcome
+    counts with the end of its interval of two standard deviations that is best for its
+    role, and limits have to hold there. Among these, BoTorch's acquisition functions
+    choose the batch one by one, ``qLogNoisyExpectedHypervolumeImprovement`` for several
+    objectives, ``qLogNoisyExpectedImprovement`` for one, with the limits as
+    constraints. Product spaces of more than a million products are searched locally.
+
+    Measured candidates are chosen again only if all others are.
+
+    Args:
+        arms: An ``A x d`` tensor of features, a DataFrame with numbers and words, or
+            arms that are stored elsewhere, as for :class:`~botorch_bkb.GPBandit`.
+        outcomes: The role of each outcome, by its name: ``Maximize()``, ``Minimize()``,
+            ``Target(value, tolerance)``, ``AtMost(limit)``, ``AtLeast(limit)``, or a
+            list, such as ``[Maximize(), AtLeast(50.0)]``. One to four are objectives.
+        reference_point: For several objectives, the outcomes by name that are just not
+            good enough, in units of the outcome: the hypervolume of a front is measured
+            from there. For outcomes without one it is the worst posterior mean of the
+            measured candidates that hold the limits.
+        covar_module: The kernel of each outcome, by its name, as for ``GPBandit``;
+            learned for outcomes without one.
+        noise_variance: The variance of each outcome's noise, by its name, in squared
+            units of the outcome; learned for outcomes without one.
+        max_inducing: A ceiling for inducing arms, None for none.
+        max_repeats: The most pulls of one arm, told and pending; None for no limit.
+        generator: The seed of all random numbers is read from it; it is not advanced.
+            None: a random seed.
+        seed: An integer in place of ``generator``.
+
+    Attributes:
+        roles: The roles of each outcome.
+        outcomes: The bandit of each outcome, for ``predict``, ``main_effects`` and
+            ``model``. Ask and tell here, not there.
+
+    Raises:
+        BotorchTensorDimensionError: If ``arms`` is not ``A x d`` with ``A, d >= 1``.
+        InputDataError: If an outcome has no role or two objectives, if there is no
+            objective or more than four, or if an option is out of range.
+
+    Example:
+        >>> bandit = OutcomesBandit(arms, {"yield": Maximize(), "impurity": AtMost(2)})
+        >>> indices = bandit.ask(8)
+        >>> bandit.tell(indices, {"yield": yields, "impurity": impurities})
+    """
+
+    def __init__(
+        self,
+        arms: Array,
+        outcomes: Mapping[str, Role | Sequence[Role]],
+        *,
+        reference_point: Mapping[str, float] | None = None,
+        covar_module: Mapping[str, Kernel | Callable[[Tensor], Kernel]] | None = None,
+        noise_variance: Mapping[str, float] | None = None,
+        max_inducing: int | None = None,
+        max_repeats: int | None = None,
+        generator: torch.Generator | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self.roles = checked_roles(outcomes)
+        kernels, noises = dict(covar_module or {}), dict(noise_variance or {})
+        self.reference_point = dict(reference_point or {})
+        for given in (kernels, noises, self.reference_point):
+            self._check_names(given)
+        self.num_batches = 0
+        self.max_repeats = max_repeats
+        generator = as_generator(generator, seed)
+        self.outcomes: dict[str, GPBandit] = {}
+        for name, roles in self.roles.items():
+            leading = next((r for r in roles if isinstance(r, Objective)), roles[0])
+            self.outcomes[name] = bandit = GPBandit(
+                self._first.arms if self.outcomes else arms,
+                kernels.get(name),
+                noises.get(name),
+                goal="best_arm",
+                max_inducing=max_inducing,
+                maximize=leading.best == math.inf,
+                max_repeats=max_repeats,
+                generator=generator,
+            )
+            bandit._table = self._first._table  # one copy of the rows
+
+    @override
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({self._first._observations.num_arms:,} arms, "
+            f"{len(self.observed_arms):,} measured, {len(self.pending):,} pending, "
+            f"{self.roles})"
+        )
+
+    def __copy__(self) -> Self:
+        other = type(self).__new__(type(self))
+        with self.lock:
+            vars(other).update(self.__getstate__())
+            other.outcomes = {name: copy(one) for name, one in self.outcomes.items()}
+        return other
+
+    @property
+    def _first(self) -> GPBandit:
+        """The bandit that stands for all: they share arms and pulls."""
+        return next(iter(self.outcomes.values()))
+
+    @override
+    def _begin(self) -> Callable[[], None]:
+        before = vars(self).copy()
+        undo = [bandit._begin() for bandit in self.outcomes.values()]
+
+        def restore() -> None:
+            vars(self).update(before)
+            for one in undo:
+                one()
+
+        return restore
+
+    @override
+    def _forget_posteriors(self) -> None:
+        for bandit in self.outcomes.values():
+            bandit._forget_posteriors()
+
+    def _check_names(self, names: Mapping[str, Any]) -> None:
+        strange = [name for name in names if name not in self.roles]
+        if strange:
+            raise InputDataError(
+                f"Expected outcomes among {[*self.roles]}, but got {strange[0]!r}. "
+                "Correct the name, or give the outcome a role."
+            )
+
+    # Arms and pulls
+
+    @property
+    def arms(self) -> Tensor:
+        """The ``A x d`` arms, one per row."""
+        return self._first.arms
+
+    @property
+    def is_retired(self) -> Tensor:
+        """An ``A``-dim boolean tensor of the retired arms."""
+        return self._first.is_retired
+
+    @property
+    @locked
+    def observed_arms(self) -> Tensor:
+        """The arms with an observation of an outcome at least, ascending."""
+        found = [bandit.observed_arms for bandit in self.outcomes.values()]
+        return torch.cat(found).unique()
+
+    @property
+    @locked
+    def pending(self) -> dict[int, int]:
+        """The arms of pulls with a pending outcome by pull id, in order of asking."""
+        found: dict[int, int] = {}
+        for bandit in self.outcomes.values():
+            found |= bandit.pending
+        return dict(sorted(found.items()))
+
+    @locked
+    def tell(
+        self,
+        indices: Values,
+        results: Any,
+        pull_ids: Values | None = None,
+        *,
+        noise_variance: Mapping[str, Values | float] | None = None,
+    ) -> None:
+        """Record results of pending pulls, of all outcomes or of some.
+
+        Args:
+            indices: The ``q`` arms.
+            results: Their ``q`` results of each outcome, by its name: a mapping or a
+                DataFrame. Outcomes that are missing or NaN stay pending.
+            pull_ids: Which pulls these are, see ``pending``. If None, for each outcome
+                the oldest pending pulls of those arms.
+            noise_variance: The noise variances of these results, by outcome, as for
+                :meth:`GPBandit.tell <botorch_bkb.GPBandit.tell>`.
+
+        Raises:
+            BotorchTensorDimensionError: If the shapes do not fit.
+            InputDataError: If an outcome or an arm is unknown, a result is infinite, or
+                a pull is not pending. Nothing has changed then.
+        """
+        for bandit, told, values, options in self._parts(
+            indices, results, noise_variance
+        ):
+            arms = np.asarray(indices).reshape(-1)[told]
+            ids = None if pull_ids is None else np.asarray(pull_ids).reshape(-1)[told]
+            bandit.tell(arms, values, ids, **options)
+
+    @locked
+    def add_observations(
+        self,
+        indices: Values,
+        results: Any,
+        *,
+        noise_variance: Mapping[str, Values | float] | None = None,
+    ) -> None:
+        """Record results that were never asked for; they settle no pending pull.
+
+        Arguments and errors are those of :meth:`tell`, and arms may repeat.
+        """
+        for bandit, told, values, options in self._parts(
+            indices, results, noise_variance
+        ):
+            arms = np.asarray(indices).reshape(-1)[told]
+            bandit.add_observations(arms, values, **options)
+
+    def _parts(
+        self, indices: Values, results: Any, noise_variance: Any
+    ) -> list[tuple[GPBandit, Any, Any, dict[str, Any]]]:
+        """Return for each outcome: bandit, which rows have results, these, options."""
+        if not (isinstance(results, Mapping) or hasattr(results, "columns")):
+            raise InputDataError(
+                "Expected `results` by outcome, such as "
+                f"{ {name: '...' for name in self.roles} }, but got {results!r}."
+            )
+        results = {name: results[name] for name in results}
+        noises = dict(noise_variance or {})
+        self._check_names(results)
+        self._check_names(noises)
+        size, parts = len(check_indices(indices, len(self.arms))), []
+        for name, given in results.items():
+            values = np.asarray(given, dtype="float64")
+            if values.reshape(-1).shape != (size,):
+                raise InputDataError(
+                    f"Expected {size} results of {name!r}, one for each arm, but got "
+                    f"an array of shape {values.shape}."
+                )
+            values = values.reshape(-1)
+            told = ~np.isnan(values)
+            options = {}
+            if name in noises:
+                noise = np.asarray(noises[name], dtype="float64").reshape(-1)
+                options["noise_variance"] = np.broadcast_to(noise, size)[told]
+            if told.any():
+                parts.append((self.outcomes[name], told, values[told], options))
+        return parts
+
+    @locked
+    def fail(self, indices: Values, pull_ids: Values | None = None) -> None:
+        """Release the pending outcomes of pulls that have failed.
+
+        The next ask leaves these arms out, if there are others. An arm that fails a
+        second time without a result in between is retired, with a warning.
+
+        Args:
+            indices: The ``q`` arms.
+            pull_ids: Which pulls these are. If None, the oldest pending ones.
+
+        Raises:
+            InputDataError: If a pull is not pending. Nothing has changed then.
+        """
+        arms, pending = check_indices(indices, len(self.arms)), self.pending
+        if pull_ids is None:
+            left = [*pending.items()]
+            ids = []
+            for arm in arms:
+                pull = next((one for one in left if one[1] == arm), (-1, arm))
+                ids.append(pull[0])
+                left = [one for one in left if one != pull]
+        else:
+            ids = check_indices(pull_ids, self._first._observations.next_id)
+        for bandit in self.outcomes.values():
+            own = [
+                (arm, key)
+                for arm, key in zip(arms, ids, strict=True)
+                if key not in pending or key in bandit.pending
+            ]
+            if own:
+                FiniteArmBandit.fail(bandit, *map(list, zip(*own, strict=True)))
+        failures = Counter[int]()
+        for bandit in self.outcomes.values():
+            failures |= bandit._observations.failures
+        again = [arm for arm, count in failures.items() if count >= MOST_FAILURES]
+        if again:
+            self.retire_arms(again)
+            for bandit in self.outcomes.values():
+                for arm in again:
+                    bandit._observations.failures.pop(arm, None)
+            warn_retired(again)
+
+    @locked
+    def withdraw(
+        self,
+        indices: Values,
+        pull_ids: Values | None = None,
+        *,
+        outcomes: Sequence[str] | None = None,
+    ) -> None:
+        """Take back told results, such as a mistyped one, which are pending again.
+
+        Args:
+            indices: The ``q`` arms.
+            pull_ids: Which pulls these are. If None, the last results of those arms.
+            outcomes: The outcomes whose results are taken back; all if None.
+
+        Raises:
+            InputDataError: If an arm or an outcome is unknown, or has no such result.
+                Nothing has changed then.
+        """
+        names = [*self.roles] if outcomes is None else list(outcomes)
+        self._check_names(dict.fromkeys(names))
+        for name in names:
+            self.outcomes[name].withdraw(indices, pull_ids)
+
+    @locked
+    def add_pending(self, indices: Values) -> None:
+        """Count evaluations that were started elsewhere as pending, repeats included.
+
+        Raises:
+            InputDataError: If an arm is unknown.
+        """
+        for bandit in self.outcomes.values():
+            bandit.add_pending(indices)
+
+    @locked
+    def add_arms(self, arms: Array) -> Tensor:
+        """Add arms, as :meth:`GPBandit.add_arms <botorch_bkb.GPBandit.add_arms>`."""
+        for bandit in self.outcomes.values():
+            indices = bandit.add_arms(arms)
+            bandit._table = self._first._table
+        return indices
+
+    @locked
+    def retire_arms(self, indices: Values) -> None:
+        """Retire arms: they are not pulled any more. ``add_arms`` takes them back.
+
+        Raises:
+            InputDataError: If an arm is unknown. Nothing has changed then.
+        """
+        self._first.retire_arms(indices)
+        for bandit in self.outcomes.values():
+            bandit._table = self._first._table
+
+    # The choice
+
+    @locked
+    def ask(
+        self,
+        n: int = 1,
+        *,
+        available: Values | None = None,
+        same: Sequence[int | str] | None = None,
+    ) -> Tensor:
+        """Choose ``n`` distinct arms, fewer only if fewer are left; they are pending.
+
+        Before the first result of an objective, the batch is spread out.
+
+        Args:
+            n: The number of pulls.
+            available: An ``A``-dim boolean tensor of the arms that can be pulled now.
+            same: Columns of ``arms``, or components of a product space by name or
+                number, of which all arms of the batch have the same values: of the at
+                most 20 values of the best candidates, those with the largest expected
+                improvement.
+
+        Returns:
+            A long tensor of arm indices in order of choice.
+
+        Raises:
+            InputDataError: If an argument does not fit, or no arm may be pulled.
+                Nothing has changed then.
+        """
+        check_size("n", n)
+        columns = None if same is None else checked_columns(self.arms, same)
+        for bandit in self.outcomes.values():
+            with bandit._threads():
+                bandit._update(bandit.decision_time)
+        limits = self._pull_limits(available, n)
+        choice = self._choice()
+        if choice is None:
+            bandit = next(b for b in self.outcomes.values() if not b.num_pulls)
+            picks = copy(bandit).ask(n, available=available, same=same)
+        else:
+            size = min(n, limits.num_open)
+            picks = choice.batch(size, limits, self._used().arms, columns)
+        for bandit in self.outcomes.values():
+            scores = torch.zeros_like(picks).tolist()
+            bandit._observations.ask(picks.tolist(), scores, bandit.decision_time)
+            bandit.num_batches += 1
+        self.num_batches += 1
+        return picks
+
+    def _pull_limits(self, available: Values | None, size: int) -> PullLimits:
+        """Return how many pulls each arm allows."""
+        table = self._first._table
+        on_offer, _ = table.offered(available)
+        limits = table.pull_limits(on_offer, self.max_repeats, self._used(), size)
+        failed = set[int]()
+        for bandit in self.outcomes.values():
+            failed |= bandit._observations.failed_lately
+        others = limits.closed(self._first._indices(sorted(failed)))
+        return others if others.num_open else limits
+
+    def _used(self) -> PullCounts:
+        """Return the numbers of pulls, told and pending, of any outcome."""
+        counts = Counter[int]()
+        for bandit in self.outcomes.values():
+            arms, numbers = bandit._observations.used()
+            counts |= Counter(dict(zip(arms.tolist(), numbers.tolist(), strict=True)))
+        arms = self._first._indices(sorted(counts))
+        return PullCounts(
+            arms, arms.new_tensor([counts[arm] for arm in sorted(counts)])
+        )
+
+    def _choice(self) -> OutcomeChoice | None:
+        """Return what chooses among candidates; None before a result of objectives."""
+        models = []
+        for name, bandit in self.outcomes.items():
+            if bandit.num_pulls:
+                surrogate, posterior = bandit._present()
+                units, sign = surrogate.fit.units, bandit._observations.sign
+                roles = self.roles[name]
+                reference = self.reference_point.get(name)
+                models.append(
+                    OutcomeModel(roles, bandit, posterior, units, sign, reference)
+                )
+        if not any(isinstance(r, Objective) for model in models for r in model.roles):
+            return None
+        seed = self._first._surrogate.seed + self.num_batches
+        return OutcomeChoice(models, self.observed_arms, seed)
+
+    # Answers
+
+    @locked
+    def predictions(self, indices: Values | None = None) -> dict[str, Tensor]:
+        """Return predictions of the outcomes, as columns for ``pandas.DataFrame``.
+
+        Args:
+            indices: The arms; all if None.
+
+        Returns:
+            ``arm``; for each outcome, such as ``yield``, ``yield_mean`` and
+            ``yield_std``, and ``yield_low`` and ``yield_high``, the 95 % interval of
+            its mean, NaN without any result; and ``probability_feasible``, that the
+            means hold all limits, if there are limits.
+
+        Raises:
+            InputDataError: If an arm is unknown.
+        """
+        rows = self._first._rows(indices)
+        columns = {"arm": rows}
+        for name, bandit in self.outcomes.items():
+            mean, variance = bandit.predict(rows)
+            low, high = bandit._interval(rows)
+            found = {"mean": mean, "std": variance.sqrt(), "low": low, "high": high}
+            for kind, values in found.items():
+                is_known = values.new_tensor(bandit.num_pulls > 0, dtype=torch.bool)
+                columns[f"{name}_{kind}"] = values.where(is_known, torch.nan)
+        if any(isinstance(r, Limit) for roles in self.roles.values() for r in roles):
+            choice = self._checked_choice()
+            columns["probability_feasible"] = choice.probability_feasible(rows)
+        return columns
+
+    @locked
+    def best_arm(self, among_pulled: bool = True) -> Recommendation:
+        """Return the best arm that holds the limits, or the most probable one.
+
+        The arm of the best posterior mean among those that hold all limits with a
+        probability of 95 %, the lowest index among ties. If there is none: the arm that
+        holds them with the largest probability. Retired arms do not count, unless all
+        are retired.
+
+        Args:
+            among_pulled: Whether only arms with observations count.
+
+        Raises:
+            InputDataError: If the objective has no observations.
+            UnsupportedError: If there are several objectives, or too many products.
+        """
+        choice = self._checked_choice()
+        if len(choice.objectives) > 1:
+            raise UnsupportedError(
+                "Expected one objective, but several are optimized, of which no arm is "
+                "the best. Use `pareto_front()`."
+            )
+        rows, feasible = self._recommendable(choice, among_pulled)
+        utilities = choice.utilities(rows).squeeze(-1)
+        place = int(utilities.argmax())
+        probability = feasible[place].item()
+        return Recommendation(int(rows[place]), probability >= CONFIDENT, probability)
+
+    @locked
+    def pareto_front(self, among_pulled: bool = True) -> Tensor:
+        """Return the arms whose posterior means no other arm's dominate.
+
+        Among those that hold all limits with a probability of 95 %, or else among those
+        of the largest probability. Retired arms do not count, unless all are retired.
+
+        Args:
+            among_pulled: Whether only arms with observations count.
+
+        Returns:
+            A long tensor, in order of the first objective, the best first.
+
+        Raises:
+            InputDataError: If an objective has no observations.
+            UnsupportedError: If there are too many products.
+        """
+        choice = self._checked_choice()
+        rows, _ = self._recommendable(choice, among_pulled)
+        utilities = choice.utilities(rows)
+        is_front = is_non_dominated(utilities, deduplicate=True)
+        rows, first = rows[is_front], utilities[is_front, 0]
+        return rows[first.sort(descending=True, stable=True).indices]
+
+    def _recommendable(
+        self, choice: OutcomeChoice, among_pulled: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Return arms that hold the limits most certainly, and their probabilities."""
+        pulled = None
+        if check_truth("among_pulled", among_pulled):
+            pulled = choice.measured
+        table = self._first._table
+        competing = table.competing(pulled)
+        if isinstance(competing, Tensor):
+            rows = competing.nonzero().squeeze(-1)
+        else:  # products
+            rows = table.indices if pulled is None else pulled
+            rows = rows[competing.allows(rows)]
+        feasible = choice.probability_feasible(rows)
+        kept = feasible >= min(CONFIDENT, feasible.max().item())
+        return rows[kept], feasible[kept]
+
+    def _checked_choice(self) -> OutcomeChoice:
+        """Return what is known of all outcomes."""
+        for name, bandit in self.outcomes.items():
+            if not bandit.num_pulls:
+                raise InputDataError(
+                    f"Expected observations of each outcome, but {name!r} has none "
+                    "yet. Call `tell` first."
+                )
+        return cast(OutcomeChoice, self._choice())
+
+    # Files
+
+    @override
+    @locked
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that the next ``ask`` depends on, ``O(pulls)`` numbers.
+
+        Load it into a bandit constructed with the same arms, roles and options.
+        """
+        return {
+            "bandit": type(self).__name__,
+            "roles": repr(self.roles),
+            "num_batches": self.num_batches,
+            "outcomes": {
+                name: bandit.state_dict() for name, bandit in self.outcomes.items()
+            },
+        }
+
+    @override
+    @locked
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned; later picks agree up to rounding.
+
+        Raises:
+            InputDataError: If the state is that of another kind of bandit, of other
+                arms or roles, or does not fit the options. Nothing has changed then.
+        """
+        own = {"bandit": type(self).__name__, "roles": repr(self.roles)}
+        for name, value in own.items():
+            if state.get(name) != value:
+                raise InputDataError(
+                    f"The state does not fit this {type(self).__name__}: expected "
+                    f"{name}={value}, but it has {name}={state.get(name)}. Construct "
+                    "the bandit that was saved."
+                )
+        for name, bandit in self.outcomes.items():
+            bandit.load_state_dict(state["outcomes"][name])
+            bandit._table = self._first._table
+        self.num_batches = check_count("num_batches", state["num_batches"])

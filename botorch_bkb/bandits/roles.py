@@ -1,0 +1,163 @@
+"""Roles of outcomes: what is maximized, minimized, aimed at, or limited."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from botorch.exceptions.errors import InputDataError
+from torch import Tensor
+from typing_extensions import override
+
+from botorch_bkb.checks import check_not_negative, check_number
+
+
+# Hypervolumes of more objectives take too long.
+MOST_OBJECTIVES = 4
+
+
+class Role(ABC):
+    """What is wanted of an outcome.
+
+    Attributes:
+        best: The outcome of the largest utility.
+    """
+
+    best: float
+
+    @abstractmethod
+    def utility(self, outcome: Tensor) -> Tensor:
+        """Return how good values of the outcome are: large is good."""
+
+    def optimistic_utility(self, low: Tensor, high: Tensor) -> Tensor:
+        """Return the largest utility of an outcome from ``low`` to ``high``."""
+        return self.utility(low.new_tensor(self.best).clamp(low, high))
+
+
+class Objective(Role):
+    """An outcome that is optimized."""
+
+
+class Limit(Role):
+    """An outcome that has to stay within a limit, where its utility is not negative."""
+
+
+@dataclass(frozen=True)
+class Maximize(Objective):
+    """Large values of the outcome are good."""
+
+    best = math.inf
+
+    @override
+    def utility(self, outcome: Tensor) -> Tensor:
+        return outcome
+
+
+@dataclass(frozen=True)
+class Minimize(Objective):
+    """Small values of the outcome are good."""
+
+    best = -math.inf
+
+    @override
+    def utility(self, outcome: Tensor) -> Tensor:
+        return -outcome
+
+
+@dataclass(frozen=True)
+class Target(Objective):
+    """Values of the outcome near a target are good.
+
+    Args:
+        value: The target, in units of the outcome.
+        tolerance: Values that are no farther from the target are equally good.
+    """
+
+    value: float
+    tolerance: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        check_number("value", self.value)
+        check_not_negative("tolerance", self.tolerance)
+
+    @property
+    @override
+    def best(self) -> float:  # type: ignore[override]
+        """The target."""
+        return self.value
+
+    @override
+    def utility(self, outcome: Tensor) -> Tensor:
+        return -((outcome - self.value).abs() - self.tolerance).clamp_min(0.0)
+
+
+@dataclass(frozen=True)
+class AtMost(Limit):
+    """The outcome must not exceed a limit.
+
+    Args:
+        limit: The limit, in units of the outcome.
+    """
+
+    limit: float
+    best = -math.inf
+
+    def __post_init__(self) -> None:
+        """Check the limit."""
+        check_number("limit", self.limit)
+
+    @override
+    def utility(self, outcome: Tensor) -> Tensor:
+        return self.limit - outcome
+
+
+@dataclass(frozen=True)
+class AtLeast(Limit):
+    """The outcome must not fall below a limit.
+
+    Args:
+        limit: The limit, in units of the outcome.
+    """
+
+    limit: float
+    best = math.inf
+
+    def __post_init__(self) -> None:
+        """Check the limit."""
+        check_number("limit", self.limit)
+
+    @override
+    def utility(self, outcome: Tensor) -> Tensor:
+        return outcome - self.limit
+
+
+def checked_roles(
+    outcomes: Mapping[str, Role | Sequence[Role]],
+) -> dict[str, tuple[Role, ...]]:
+    """Return the roles of each outcome; raise unless one to four are objectives."""
+    roles: dict[str, tuple[Role, ...]] = {}
+    for name, given in dict(outcomes).items():
+        own: Any = (given,) if isinstance(given, Role) else given
+        is_list = isinstance(own, Sequence) and not isinstance(own, str) and len(own)
+        if not is_list or not all(isinstance(role, Role) for role in own):
+            raise InputDataError(
+                f"Expected the outcome {name!r} to have a role, such as `Maximize()` "
+                f"or `AtMost(2.0)`, or a list of roles, but got {given!r}."
+            )
+        if sum(isinstance(role, Objective) for role in own) > 1:
+            raise InputDataError(
+                f"Expected at most one objective of the outcome {name!r}, but got "
+                f"{given!r}. Keep one of them, and limits."
+            )
+        roles[str(name)] = tuple(own)
+    number = sum(isinstance(role, Objective) for own in roles.values() for role in own)
+    if not 1 <= number <= MOST_OBJECTIVES:
+        raise InputDataError(
+            f"Expected one to {MOST_OBJECTIVES} outcomes to be maximized, minimized or "
+            f"near a target, but got {number} of them. Make the others limits."
+        )
+    return roles
