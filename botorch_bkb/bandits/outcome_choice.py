@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +14,7 @@ from botorch.acquisition.multi_objective.logei import (
 )
 from botorch.acquisition.multi_objective.objective import GenericMCMultiOutputObjective
 from botorch.acquisition.objective import GenericMCObjective
+from botorch.exceptions.warnings import InputDataWarning
 from botorch.models import ModelListGP
 from botorch.sampling import SobolQMCNormalSampler
 from botorch.utils.multi_objective.box_decompositions import (
@@ -22,7 +25,7 @@ from torch import Tensor
 from botorch_bkb.arms import ProductArms, PullLimits
 from botorch_bkb.arms.product_table import ProductLimits
 from botorch_bkb.bandits.fitting import Units
-from botorch_bkb.bandits.roles import AtMost, Limit, Objective, Role
+from botorch_bkb.bandits.roles import AtMost, Limit, Objective, Role, Target
 from botorch_bkb.models.utils.rows import as_dense
 from botorch_bkb.optim.optimize_finite import optimize_acqf_finite
 from botorch_bkb.posteriors import Posterior
@@ -32,7 +35,11 @@ from botorch_bkb.posteriors import Posterior
 POOL_SIZE, PLATE_POOL_SIZE, MOST_PLATES = 1024, 256, 20
 # The posterior standard deviations of optimistic outcomes.
 DEVIATIONS = 2.0
+# The second width compares candidates that do not improve the front by the first.
+WIDTHS = DEVIATIONS, 2 * DEVIATIONS
 NUM_SAMPLES = 128
+# Medians of ninths of the normal distribution.
+TARGET_STEPS = [NormalDist().inv_cdf((k + 0.5) / 9) for k in range(9)]
 # Numbers of candidates times cells that are alive at a time.
 CHUNK_NUMBERS = 2**21
 # Larger product spaces are searched locally: from so many products, in so many steps.
@@ -78,12 +85,14 @@ class Scores(NamedTuple):
         candidates: Their arms, ascending.
         violation: By how many standard deviations optimistic outcomes violate limits.
         value: The improvement by optimistic outcomes.
+        more: That by still more optimistic ones.
         spread: Their summed standard deviations, which break ties.
     """
 
     candidates: Tensor
     violation: Tensor
     value: Tensor
+    more: Tensor
     spread: Tensor
 
     def where(self, kept: Tensor) -> Scores:
@@ -93,7 +102,7 @@ class Scores(NamedTuple):
     def first(self, size: int) -> Tensor:
         """Return the arms of the best, best first, the lowest index among ties."""
         order = torch.arange(len(self.candidates), device=self.candidates.device)
-        for key in (self.spread, self.value, -self.violation):
+        for key in (self.spread, self.more, self.value, -self.violation):
             order = order[key[order].sort(descending=True, stable=True).indices]
         return self.candidates[order[:size]]
 
@@ -124,7 +133,6 @@ class OutcomeChoice:
         ]
         self.has_limits = any(isinstance(r, Limit) for m in models for r in m.roles)
         # Utilities are in standard deviations of the outcome.
-        self.scales = [model.units.std for model, _ in self.objectives]
         utilities = self.utilities(measured)
         feasible = self.probability_feasible(measured)
         utilities = utilities[feasible >= min(0.5, feasible.max().item())]
@@ -132,16 +140,22 @@ class OutcomeChoice:
         for place, (model, role) in enumerate(self.objectives):
             if model.reference is not None:
                 given = role.utility(reference.new_tensor(model.reference))
-                reference[place] = given / self.scales[place]
+                reference[place] = given / model.units.std
         self.reference = reference
         self.front = utilities
 
     def utilities(self, rows: Tensor) -> Tensor:
-        """Return the ``k x p`` utilities of posterior means of ``k`` arms."""
+        """Return the ``k x p`` utilities of posterior means of ``k`` arms.
+
+        Utilities of targets are averaged over the posterior: a mean near the target
+        says little if it is uncertain.
+        """
         found = []
-        for (model, role), scale in zip(self.objectives, self.scales, strict=True):
-            mean = model.original(model.moments(rows)[0])
-            found.append(role.utility(mean) / scale)
+        for model, role in self.objectives:
+            mean, std = model.moments(rows)
+            steps = TARGET_STEPS if isinstance(role, Target) else [0.0]
+            values = [role.utility(model.original(mean + k * std)) for k in steps]
+            found.append(torch.stack(values).mean(dim=0) / model.units.std)
         return torch.stack(found, dim=-1)
 
     def probability_feasible(self, rows: Tensor) -> Tensor:
@@ -167,26 +181,23 @@ class OutcomeChoice:
         return Scores(*map(torch.cat, zip(*found, strict=True)))
 
     def _scores(self, rows: Tensor, cells: Tensor | None) -> Scores:
-        utilities = []
+        utilities: tuple[list[Tensor], list[Tensor]] = [], []
         spread = violation = self.reference.new_zeros(len(rows))
         for model in self.models:
             mean, std = model.moments(rows)
-            ends = [model.original(mean + k * DEVIATIONS * std) for k in (-1, 1)]
-            low, high = ends[:: int(model.sign)]
             for role in model.roles:
-                if isinstance(role, Objective):
-                    value = role.optimistic_utility(low, high)
-                    utilities.append(value / model.units.std)
-                    spread = spread + std
-                else:
+                if isinstance(role, Limit):
                     short = -DEVIATIONS - model.room(role, mean, std)
                     violation = violation + short.clamp_min(0.0)
-        values = torch.stack(utilities, dim=-1)
-        if cells is None:
-            return Scores(rows, violation, values[:, 0], spread)
-        least, most = cells.unsqueeze(2)  # 1 x cells x p
-        sides = (values.unsqueeze(1).minimum(most[0]) - least[0]).clamp_min(0.0)
-        return Scores(rows, violation, sides.prod(dim=-1).sum(dim=-1), spread)
+                    continue
+                spread = spread + std
+                for width, found in zip(WIDTHS, utilities, strict=True):
+                    ends = [model.original(mean + k * width * std) for k in (-1, 1)]
+                    low, high = ends[:: int(model.sign)]
+                    value = role.optimistic_utility(low, high)
+                    found.append(value / model.units.std)
+        first, more = (_improvements(torch.stack(u, dim=-1), cells) for u in utilities)
+        return Scores(rows, violation, first, more, spread)
 
     def promising(self, limits: PullLimits) -> Scores:
         """Return the scores of all arms that allow a pull.
@@ -280,7 +291,9 @@ class OutcomeChoice:
         """
         models, transforms = [], []
         for each in self.models:
-            model = each.bandit.model().double()
+            with warnings.catch_warnings():  # single precision was the user's choice
+                warnings.simplefilter("ignore", InputDataWarning)
+                model = each.bandit.model().double()
             transforms.append(model.outcome_transform)
             del model.outcome_transform
             models.append(model)
@@ -322,6 +335,21 @@ class OutcomeChoice:
             objective=GenericMCMultiOutputObjective(utilities),
             **options,
         )
+
+
+def _improvements(values: Tensor, cells: Tensor | None) -> Tensor:
+    """Return by how much each of ``k x p`` utilities improves the hypervolume.
+
+    Args:
+        values: The utilities.
+        cells: The lower and upper bounds of the cells that are not dominated. None for
+            one objective, whose utilities are returned.
+    """
+    if cells is None:
+        return values.squeeze(-1)
+    least, most = cells
+    sides = (values.unsqueeze(1).minimum(most) - least).clamp_min(0.0)
+    return sides.prod(dim=-1).sum(dim=-1)
 
 
 def _neighbors(arms: ProductArms, products: Tensor) -> Tensor:

@@ -16,7 +16,8 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
 
-from botorch_bkb.arms import PullCounts, PullLimits
+from botorch_bkb.arms import BitArms, ProductArms, PullCounts, PullLimits, TableArms
+from botorch_bkb.arms.table import as_arms
 from botorch_bkb.bandits.bandit import FiniteArmBandit
 from botorch_bkb.bandits.base import Array, locked, SavedBandit, Values
 from botorch_bkb.bandits.gp_bandit import GPBandit, MOST_FAILURES, warn_retired
@@ -24,6 +25,7 @@ from botorch_bkb.bandits.outcome_choice import OutcomeChoice, OutcomeModel
 from botorch_bkb.bandits.plates import checked_columns
 from botorch_bkb.bandits.roles import checked_roles, Limit, Objective, Role
 from botorch_bkb.checks import check_count, check_indices, check_size, check_truth
+from botorch_bkb.models.kernels.learned import matern_to_learn
 from botorch_bkb.models.utils.draws import as_generator
 
 
@@ -74,8 +76,9 @@ class OutcomesBandit(SavedBandit):
             good enough, in units of the outcome: the hypervolume of a front is measured
             from there. For outcomes without one it is the worst posterior mean of the
             measured candidates that hold the limits.
-        covar_module: The kernel of each outcome, by its name, as for ``GPBandit``;
-            learned for outcomes without one.
+        covar_module: The kernel of each outcome, by its name, as for ``GPBandit``.
+            Outcomes without one learn the default kernel of ``GPBandit``, or a Matern
+            kernel if the arms are plain numbers.
         noise_variance: The variance of each outcome's noise, by its name, in squared
             units of the outcome; learned for outcomes without one.
         max_inducing: A ceiling for inducing arms, None for none.
@@ -122,11 +125,15 @@ class OutcomesBandit(SavedBandit):
         self.max_repeats = max_repeats
         generator = as_generator(generator, seed)
         self.outcomes: dict[str, GPBandit] = {}
+        # Kernels of plain numbers that add up effects are too certain of combinations.
+        rows = as_arms(arms, takes_words=True)
+        is_special = isinstance(rows, TableArms | BitArms | ProductArms)
+        default = None if is_special else matern_to_learn
         for name, roles in self.roles.items():
             leading = next((r for r in roles if isinstance(r, Objective)), roles[0])
             self.outcomes[name] = bandit = GPBandit(
                 self._first.arms if self.outcomes else arms,
-                kernels.get(name),
+                kernels.get(name, default),
                 noises.get(name),
                 goal="best_arm",
                 max_inducing=max_inducing,

@@ -1,0 +1,273 @@
+"""`OutcomesBandit` against dense NumPy: promising candidates, batches, answers."""
+
+import copy
+import itertools
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.warnings import InputDataWarning
+from botorch.posteriors import GPyTorchPosterior
+from botorch.sampling import SobolQMCNormalSampler
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from scipy.stats import norm
+
+from botorch_bkb import (
+    AtLeast,
+    AtMost,
+    GPBandit,
+    Maximize,
+    Minimize,
+    OutcomesBandit,
+    Target,
+)
+from botorch_bkb.arms import ProductArms
+from botorch_bkb.bandits import outcome_choice
+from tests.helpers import gram_matrix
+from tests.reference import exact_posterior
+
+
+NOISE, NUM_SAMPLES = 0.04, 64
+ROLES = {
+    "fronts": {"a": Maximize(), "b": Minimize()},
+    "three": {"a": Maximize(), "b": Minimize(), "c": Target(0.3, 0.1)},
+    "limited": {"a": Maximize(), "b": AtMost(0.2), "c": AtLeast(-0.5)},
+    "front within limits": {"a": [Maximize(), AtLeast(0.0)], "b": Minimize()},
+    "target": {"c": Target(0.5, 0.2)},
+}
+
+
+def kernel(scale=1.0, lengthscale=0.3):
+    found = ScaleKernel(RBFKernel()).double().requires_grad_(False)
+    found.outputscale, found.base_kernel.lengthscale = scale, lengthscale
+    return found
+
+
+def outcomes_of(arms):
+    x, y = arms[:, 0].numpy(), arms[:, 1].numpy()
+    return {
+        "a": np.sin(5 * x) + y,
+        "b": np.cos(4 * y) + x * y,
+        "c": np.sin(3 * x + 4 * y),
+    }
+
+
+def table(size, dtype=torch.double, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(size, 2, generator=generator, dtype=torch.double).to(dtype)
+
+
+def bandit_of(arms, roles, **options):
+    """A bandit of given kernels, so that nothing is fitted."""
+    kernels = {name: kernel(0.5 + n / 2) for n, name in enumerate(roles)}
+    noises = dict.fromkeys(roles, NOISE)
+    return OutcomesBandit(
+        arms, roles, covar_module=kernels, noise_variance=noises, seed=0, **options
+    )
+
+
+def measured(bandit, number=12, seed=1):
+    """Results of some arms, told, by outcome."""
+    rng = np.random.default_rng(seed)
+    arms = rng.choice(len(bandit.arms), number, replace=False)
+    true = outcomes_of(bandit.arms[arms].double())
+    results = {
+        name: true[name] + 0.2 * rng.standard_normal(number) for name in bandit.roles
+    }
+    bandit.add_observations(arms, results)
+    return arms, results
+
+
+def dense(bandit, name, arms, results, rows):
+    """Mean and covariance of rows, from the kernel and the results alone."""
+    covar, x = bandit.outcomes[name].covar_module, bandit.arms
+    mean = results[name].mean()
+    found, covariance = exact_posterior(
+        gram_matrix(covar, x[arms]),
+        gram_matrix(covar, x[arms], x[rows]),
+        gram_matrix(covar, x[rows]),
+        np.full(len(arms), NOISE),
+        results[name] - mean,
+    )
+    return found + mean, covariance
+
+
+def utility(role, y):
+    if isinstance(role, Target):
+        return -np.maximum(np.abs(y - role.value) - role.tolerance, 0)
+    return y if isinstance(role, Maximize) else -y
+
+
+def hypervolume(points, reference):
+    """By inclusion and exclusion over all boxes' cells: a grid of all coordinates."""
+    points = np.maximum(points, reference)
+    axes = [
+        np.unique(np.append(points[:, k], reference[k]))
+        for k in range(points.shape[1])
+    ]
+    total = 0.0
+    for cell in itertools.product(*(range(1, len(axis)) for axis in axes)):
+        upper = np.array([axis[k] for axis, k in zip(axes, cell, strict=True)])
+        lower = np.array([axis[k - 1] for axis, k in zip(axes, cell, strict=True)])
+        if (points >= upper - 1e-15).all(axis=1).any():
+            total += np.prod(upper - lower)
+    return total
+
+
+def flat(roles):
+    for name, own in roles.items():
+        for role in own if isinstance(own, list) else [own]:
+            yield name, role
+
+
+def promising(bandit, roles, arms, results, rows):
+    """Violation, and improvement by optimistic outcomes, of each row."""
+    moments = {name: dense(bandit, name, arms, results, rows) for name in roles}
+    means = {name: dense(bandit, name, arms, results, arms)[0] for name in roles}
+    stds = {name: np.sqrt(np.diag(c)) for name, (_, c) in moments.items()}
+    violation, optimistic, measured_front = np.zeros(len(rows)), [], []
+    feasible = np.ones(len(arms))
+    for name, role in flat(roles):
+        mean, std = moments[name][0], stds[name]
+        own = np.sqrt(np.diag(dense(bandit, name, arms, results, arms)[1]))
+        if isinstance(role, AtMost | AtLeast):
+            side = -1 if isinstance(role, AtMost) else 1
+            room = side * (mean - role.limit) / std
+            violation += np.maximum(-2 - room, 0)
+            feasible *= norm.cdf(side * (means[name] - role.limit) / own)
+            continue
+        low, high = mean - 2 * std, mean + 2 * std
+        best = {Maximize: high, Minimize: low}.get(type(role))
+        if best is None:
+            best = np.clip(role.value, low, high)
+        optimistic.append(utility(role, best))
+        steps = [0.0]
+        if isinstance(role, Target):
+            steps = norm.ppf((np.arange(9) + 0.5) / 9)
+        measured_front.append(
+            np.mean([utility(role, means[name] + k * own) for k in steps], axis=0)
+        )
+    front = np.stack(measured_front, axis=1)[feasible >= min(0.5, feasible.max())]
+    optimistic = np.stack(optimistic, axis=1)
+    if optimistic.shape[1] == 1:
+        return violation, optimistic[:, 0]
+    reference = front.min(axis=0)
+    before = hypervolume(front, reference)
+    value = [hypervolume(np.vstack([front, v]), reference) - before for v in optimistic]
+    return violation, np.array(value)
+
+
+@pytest.mark.parametrize("name", ROLES)
+def test_promising_candidates_are_those_of_dense_numpy(name):
+    roles, size = ROLES[name], 60 if name == "three" else 300
+    bandit = bandit_of(table(size), roles)
+    arms, results = measured(bandit, 6 if name == "three" else 12)
+    rows = np.setdiff1d(np.arange(size), arms)[::3]
+    violation, value = promising(bandit, roles, arms, results, rows)
+    scores = bandit._choice().scores(torch.from_numpy(rows))
+    np.testing.assert_allclose(scores.violation.numpy(), violation, atol=1e-9)
+    np.testing.assert_allclose(scores.value.numpy(), value, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["fronts", "limited", "front within limits", "target"])
+def test_batches_are_those_of_brute_force(name, monkeypatch):
+    """Bounds, limits, hypervolume, a batch of 8 and pending results in NumPy."""
+    roles, size, pool_size = ROLES[name], 2_000, 24
+    monkeypatch.setattr(outcome_choice, "POOL_SIZE", pool_size)
+    monkeypatch.setattr(outcome_choice, "NUM_SAMPLES", NUM_SAMPLES)
+    bandit = bandit_of(table(size), roles)
+    arms, results = measured(bandit, 8)
+    bandit.add_pending([3, 5])
+    used = np.union1d(arms, [3, 5])
+    rows = np.setdiff1d(np.arange(size), used)
+    choice = bandit._choice()
+    limits = bandit._pull_limits(None, 8)
+    found = choice.promising(limits).where  # held to NumPy by another test
+    scores = found(torch.isin(torch.arange(size), torch.from_numpy(rows)))
+    keys = [-scores.spread, -scores.more, -scores.value, scores.violation]
+    pool = rows[np.lexsort(keys)[:pool_size]]
+    expected = greedy(bandit, roles, arms, results, used, pool, choice)
+    assert bandit.ask(8).tolist() == expected
+
+
+def greedy(bandit, roles, arms, results, used, pool, choice):
+    """The batch of the largest mean improvement over samples, one by one."""
+    acquisition = choice.acquisition(torch.from_numpy(used))
+    baseline = acquisition.X_baseline
+    x = bandit.arms.double()
+    known = [int((x == row).all(dim=-1).nonzero()[0]) for row in baseline]
+    model = acquisition.model
+    drawn = acquisition.base_sampler(model.posterior(baseline)).numpy()
+    names = [*roles]
+    size = 8 * len(names)
+    unit = GPyTorchPosterior(
+        MultivariateNormal(torch.zeros(size).double(), torch.eye(size).double())
+    )
+    sampler = SobolQMCNormalSampler(torch.Size([NUM_SAMPLES]), seed=choice.seed % 2**31)
+    normals = sampler(unit).squeeze(-1).unflatten(-1, (8, len(names))).numpy()
+    moments, firsts = {}, {}
+    for n, name in enumerate(names):
+        units = bandit.outcomes[name]._surrogate.fit.units
+        points = np.concatenate([known, pool])
+        mean, covariance = dense(bandit, name, arms, results, points)
+        moments[name] = mean, covariance
+        k = len(known)
+        root = np.linalg.cholesky(covariance[:k, :k])
+        own = drawn[..., n] * units.std + bandit.outcomes[name]._observations.sign * (
+            units.mean
+        )
+        firsts[name] = np.linalg.solve(root, (own - mean[:k]).T).T
+    chosen = [*range(len(known))]
+    picks = []
+    for step in range(8):
+        best = -np.inf, -1
+        left = [p for p in range(len(pool)) if pool[p] not in picks]
+        for p in left:
+            at = [*chosen, len(known) + p]
+            samples = {}
+            for n, name in enumerate(names):
+                mean, covariance = moments[name]
+                root = np.linalg.cholesky(
+                    covariance[np.ix_(at, at)] + 1e-12 * np.eye(len(at))
+                )
+                z = np.concatenate([firsts[name], normals[:, : step + 1, n]], axis=1)
+                samples[name] = mean[at] + z @ root.T
+            gain = improvement(roles, samples, choice)
+            best = max(best, (gain, -p))
+        p = -best[1]
+        picks.append(int(pool[p]))
+        chosen.append(len(known) + p)
+    return picks
+
+
+def improvement(roles, samples, choice):
+    """Mean improvement of the last point over the others."""
+    goals = [
+        utility(role, samples[name])
+        for name, role in flat(roles)
+        if not isinstance(role, AtMost | AtLeast)
+    ]
+    holds = np.ones_like(goals[0])
+    for name, role in flat(roles):
+        if isinstance(role, AtMost | AtLeast):
+            side = -1 if isinstance(role, AtMost) else 1
+            holds *= side * (samples[name] - role.limit) >= 0
+    gains = []
+    for s in range(len(goals[0])):
+        points = np.stack([goal[s] for goal in goals], axis=1)
+        ok = holds[s] > 0
+        if not ok[-1]:
+            gains.append(0.0)
+            continue
+        others = points[:-1][ok[:-1]]
+        if points.shape[1] == 1:
+            gains.append(max(points[-1, 0] - others[:, 0].max(), 0) if len(others) else 0)
+        else:
+            reference = choice.reference.numpy()
+            before = hypervolume(others, reference) if len(others) else 0.0
+            gains.append(hypervolume(points[ok], reference) - before)
+    return np.mean(gains)
