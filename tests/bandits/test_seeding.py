@@ -62,7 +62,7 @@ def test_a_generator_gives_the_seed_and_stays_in_its_state(bandit_class, options
 
 @pytest.mark.parametrize("purity", [Maximize(), AtLeast(0.3)])
 def test_outcomes_do_not_depend_on_the_global_generator(purity):
-    """Which prunes the measured arms, unless that has a seed."""
+    """Pruning the measured arms draws samples: they have the seed of the bandit."""
     arms = random_arms(60)
     told = torch.arange(0, 60, 3)
     cost = noisy_rewards(arms, noise_std=0.3)(told)

@@ -428,9 +428,8 @@ def outcome_roles(
 
 def _is_linear(objective: Objective, roles: Mapping[str, Sequence[Role]]) -> bool:
     """Whether each objective is one metric times a number."""
-    signs = ["-" if role == Minimize() else "" for (role,) in roles.values()]
-    names = [f"{sign}{name}" for sign, name in zip(signs, roles, strict=True)]
-    if objective.expression == ", ".join(names):
+    goals = [f"{'-' * (own == [Minimize()])}{name}" for name, own in roles.items()]
+    if objective.expression == ", ".join(goals):
         return True  # also for names that sympy cannot parse
     parsed = parse_objective_expression(objective.expression)
     parts = parsed if isinstance(parsed, tuple) else (parsed,)

@@ -167,9 +167,8 @@ def check_modular(experiment: Experiment) -> None:
     roles, _ = outcome_roles(experiment)
     if sum(map(len, roles.values())) > 1:
         raise UnsupportedError(
-            "Expected an experiment with one objective and no `outcome_constraints`, "
-            f"but got {experiment.optimization_config}. Use a BanditNode, which "
-            "supports them."
+            "Expected one objective and no `outcome_constraints`, but got "
+            f"{experiment.optimization_config}. Use a BanditNode, which supports them."
         )
     space = experiment.search_space
     check_search_space(space)

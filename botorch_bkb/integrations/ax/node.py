@@ -130,10 +130,7 @@ class BanditAdapter(Adapter):
             if left_out:
                 moments = bandit._unscaled(*bandit._present()[1].left_out(known))
             found[list(arms), :, column] = torch.stack(moments, dim=-1)[inverse].cpu()
-        return [
-            ObservationData(list(bandits), mean, np.diag(variance))
-            for mean, variance in found
-        ]
+        return [ObservationData([*bandits], m, np.diag(v)) for m, v in found]
 
     @override
     def _cross_validate(  # type: ignore[override] # Ax names all arguments
@@ -351,9 +348,8 @@ class BanditNode(ExternalGenerationNode):
         gone = {n for n in arms if trials[n].status.is_abandoned}
         self.bandit.retire_arms(sorted({arms.pop(number) for number in gone}))
         self._reconcile(arms)
-        for number, metric in sorted(results):
+        for (number, metric), result in sorted(results.items()):
             if number in arms:
-                result = results[number, metric]
                 self._tell(trials[number], arms[number], metric, result)
 
     @override
