@@ -17,15 +17,14 @@
 - `million`: a batch of eight of a million rows with 16 columns, given 200 results.
 
 `OutcomesBandit` has default options. `BoTorch` has a stock `SingleTaskGP` for each
-outcome, words as columns of 0 and 1, features in the unit cube, outcomes standardized,
-and `optimize_acqf_discrete` over all candidates without a measurement: of
-`qLogNoisyExpectedHypervolumeImprovement` with `infer_reference_point`, or for one
-objective of `qLogNoisyExpectedImprovement` with the limit as a constraint. On
-`viscosity` its outcome is minus the distance to the target, beyond the tolerance.
-`scalarized` has the same models: each pick has random weights, and is the candidate of
-the largest upper confidence bound of the weighted sum.
+outcome, with columns of 0 and 1 for words, and `optimize_acqf_discrete` over all
+candidates without a measurement: of `qLogNoisyExpectedHypervolumeImprovement` with
+`infer_reference_point`, or for one objective of `qLogNoisyExpectedImprovement` with the
+limit as a constraint. On `viscosity` its outcome is minus the distance to the target,
+beyond the tolerance. `scalarized` has the same models: each pick has random weights,
+and is the candidate of the largest upper confidence bound of the weighted sum.
 
-`choice_seconds` are those of the ask before these measurements, without fits,
+`choice_seconds` are those of the ask before these measurements, without fits, and
 `fit_seconds` those of the fits after them. Finished runs are not run again: parts can
 be run one after the other with the same `--output`. `--page` makes the docs' table
 from `benchmarks/results`.
@@ -34,20 +33,16 @@ from `benchmarks/results`.
 from __future__ import annotations
 
 import argparse
-import os
 import time
 import warnings
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
-from botorch.acquisition import AcquisitionFunction
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
 from botorch.acquisition.multi_objective.logei import (
     qLogNoisyExpectedHypervolumeImprovement,
@@ -55,7 +50,6 @@ from botorch.acquisition.multi_objective.logei import (
 from botorch.acquisition.objective import GenericMCObjective
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import ModelListGP, SingleTaskGP
-from botorch.models.transforms import Standardize
 from botorch.utils.multi_objective import infer_reference_point, is_non_dominated
 from botorch.utils.multi_objective.hypervolume import Hypervolume
 from botorch.utils.sampling import manual_seed
@@ -63,20 +57,19 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Generator, Tensor
 from typing_extensions import override
 
-from benchmarks.pools import load_pools
+from benchmarks.pools import data_file, load_pools
 from benchmarks.practice import Protocol
 from benchmarks.practice_methods import Peer, QLogEI, Uniform
 from benchmarks.record import PAGE, print_table, Record, RESULTS, write_page_table
 from benchmarks.rows import add_run_arguments, RowFile
 from botorch_bkb import AtMost, Maximize, Minimize, OutcomesBandit, Target
 from botorch_bkb.bandits.roles import Role
-from botorch_bkb.test_functions.datasets import DATA_VARIABLE
 
 
 FILE = "outcomes.csv.gz"
 PROTOCOL, SMOKE_PROTOCOL = Protocol(10, 5, 60), Protocol(6, 3, 12)
-FILES = ("yield_and_cost", "suzuki_emulated_i", "suzuki_emulated_iv")
 POOLS = ("buchwald", "suzuki")
+FILES = ("yield_and_cost", "suzuki_emulated_i", "suzuki_emulated_iv")
 TABLES = (*FILES, *POOLS, "limit", "viscosity", "million")
 FIGURES = ("share", "success", "choice_seconds", "fit_seconds")
 ROLES = {"yield": Maximize(), "turnover": Maximize(), "cost": Minimize()}
@@ -100,17 +93,17 @@ class Task:
         frame: The ``A`` candidates.
         truth: Their ``A x k`` outcomes without noise.
         roles: The role of each outcome, by its name.
-        num_objectives: So many roles are objectives, and the others limits.
         noise_unit: What the noise is a share of.
         protocol: How many are measured when.
+        has_limit: Whether the last role is a limit.
     """
 
     frame: pd.DataFrame
     truth: Tensor
     roles: Mapping[str, Role]
-    num_objectives: int
     noise_unit: Tensor
     protocol: Protocol
+    has_limit: bool = False
 
     def utilities(self, outcomes: Tensor) -> Tensor:
         """Return how good outcomes are; not negative within a limit."""
@@ -120,48 +113,35 @@ class Task:
     def judge(self, measured: Tensor, player: Any) -> tuple[float, float]:
         """Return share and success; NaN if there is none."""
         values = self.utilities(self.truth)
-        if self.num_objectives > 1:
-            low, high = values.aminmax(dim=0)
-            values = (values - low) / (high - low)
-            return hypervolume(values[measured]) / hypervolume(values), np.nan
-        if len(self.roles) > 1:
-            feasible = values[:, 0].where((values[:, 1:] >= 0).all(dim=-1), 0.0)
+        if values.shape[-1] == 1:
+            return np.nan, float(values[player.best_arm()] == 0)
+        if self.has_limit:
+            feasible = values[:, 0].where(values[:, 1] >= 0, 0.0)
             share = (feasible[measured].max() / feasible.max()).item()
             return share, float(share == 1)
-        return np.nan, float(values[player.best_arm()] == 0)
-
-
-def hypervolume(values: Tensor) -> float:
-    """Return the hypervolume above zero."""
-    front = values[is_non_dominated(values, deduplicate=True)]
-    return Hypervolume(values.new_zeros(values.shape[-1])).compute(front)
+        low, high = values.aminmax(dim=0)
+        values = (values - low) / (high - low)
+        volume = Hypervolume(torch.zeros_like(low)).compute
+        parts = [v[is_non_dominated(v)] for v in (values[measured], values)]
+        return volume(parts[0]) / volume(parts[1]), np.nan
 
 
 # --- tasks
 
 
-def as_task(table: pd.DataFrame, protocol: Protocol, share: float = 0.0) -> Task:
-    """Return the task of a table whose last two columns are outcomes.
-
-    With a ``share``, the last outcome is limited to that quantile.
-    """
+def as_task(table: pd.DataFrame, protocol: Protocol, has_limit: bool = False) -> Task:
+    """Return the task of a table whose last two columns are outcomes."""
     truth = torch.tensor(table.iloc[:, -2:].to_numpy(dtype="float64"))
-    roles: dict[str, Role] = {
-        name: ROLES[name] for name in map(str, table.columns[-2:])
-    }
-    if share:
-        roles["cost"] = AtMost(float(table["cost"].quantile(share)))
-    num_objectives = 1 if share else 2
-    frame, noise_unit = table.iloc[:, :-2], truth.std(dim=0)
-    return Task(frame, truth, roles, num_objectives, noise_unit, protocol)
+    names = map(str, table.columns[-2:])
+    roles: dict[str, Role] = {name: ROLES[name] for name in names}
+    if has_limit:
+        roles["cost"] = AtMost(float(table["cost"].quantile(0.3)))
+    return Task(table.iloc[:, :-2], truth, roles, truth.std(dim=0), protocol, has_limit)
 
 
-def with_costs(name: str) -> pd.DataFrame:
-    """Return a pool of reactions with their made-up cost."""
-    pool = load_pools([name])[name]
-    frame: Any = pool.frame
-    cost = frame.map(lambda w: np.random.default_rng(zlib.crc32(w.encode())).random())
-    return frame.assign(**{"yield": pool.rewards.numpy()}, cost=cost.sum(axis=1))
+def cost_of(reagent: str) -> float:
+    """Make up a cost."""
+    return float(np.random.default_rng(zlib.crc32(reagent.encode())).random())
 
 
 def made_up(num_rows: int, dim: int) -> pd.DataFrame:
@@ -181,25 +161,28 @@ def viscosity(seed: int) -> Task:
     logs = terms @ torch.randn(7, generator=stream, dtype=torch.double)
     truth = 20 * 100 ** ((logs - logs.min()) / (logs.max() - logs.min()))[:, None]
     frame = pd.DataFrame(x.numpy(), columns=[*"abcde"])
-    return Task(frame, truth, {"viscosity": TARGET}, 1, truth, Protocol(12, 8, 36))
+    return Task(frame, truth, {"viscosity": TARGET}, truth, Protocol(12, 8, 36))
 
 
-def load_task(one: Run, folder: Path, smoke: bool = False) -> Task:
+def load_task(one: Run, smoke: bool) -> Task:
     """Return what a run plays."""
+    protocol, has_limit = SMOKE_PROTOCOL if smoke else PROTOCOL, one.table == "limit"
     if one.table == "viscosity":
         return viscosity(one.seed)
-    if one.table == "million":
-        return as_task(made_up(1_000_000, 16), Protocol(200, 8, 208))
     if smoke:
-        table = made_up(60, 3).assign(base=[*"abc"] * 20)
-        table = table[["base", *table.columns[:-1]]]
-        return as_task(table, SMOKE_PROTOCOL, 0.3 * (one.table == "limit"))
-    if one.table in POOLS:
-        return as_task(with_costs(one.table), PROTOCOL)
-    name, share = ("yield_and_cost", 0.3) if one.table == "limit" else (one.table, 0.0)
-    return as_task(
-        pd.read_csv(folder / "two_outcomes" / f"{name}.csv"), PROTOCOL, share
-    )
+        table = made_up(60, 3)
+        table.insert(0, "base", [*"abc"] * 20)
+    elif one.table == "million":
+        table, protocol = made_up(1_000_000, 16), Protocol(200, 8, 208)
+    elif one.table in POOLS:
+        pool = load_pools([one.table])[one.table]
+        frame: Any = pool.frame
+        costs = frame.map(cost_of).sum(axis="columns")
+        table = frame.assign(**{"yield": pool.rewards.numpy()}, cost=costs)
+    else:
+        name = "yield_and_cost" if has_limit else one.table
+        table = data_file(f"{name}.csv", "two_outcomes")
+    return as_task(table, protocol, has_limit)
 
 
 # --- methods
@@ -212,19 +195,16 @@ class Ours:
         self.names = list(task.roles)
         self.bandit = OutcomesBandit(task.frame, task.roles, generator=generator)
         self.ask = self.bandit.ask
+        self.best_arm = lambda: self.bandit.best_arm().arm
 
     def tell(self, indices: Tensor, results: Tensor) -> None:
         """Bring measurements."""
-        bandit = self.bandit
-        tell = bandit.tell if bandit.pending else bandit.add_observations
+        is_first = not self.bandit.pending
+        tell = self.bandit.add_observations if is_first else self.bandit.tell
         tell(indices, dict(zip(self.names, results.mT, strict=True)))
-        for each in bandit.outcomes.values():
+        for each in self.bandit.outcomes.values():
             with each._threads():
                 each._update(each.decision_time)
-
-    def best_arm(self) -> int:
-        """Return the recommended candidate."""
-        return self.bandit.best_arm().arm
 
 
 class Stock(QLogEI):
@@ -237,39 +217,34 @@ class Stock(QLogEI):
     @override
     def tell(self, indices: Tensor, rewards: Tensor) -> None:
         Peer.tell(self, indices, self.task.utilities(rewards))
-        std, mean = torch.std_mean(self.rewards, dim=0)
-        std = std.clamp_min(1e-12)
-        self.targets, self.zeros = (self.rewards - mean) / std, -mean / std
+        # Limits stay at zero.
+        self.targets = self.rewards / self.rewards.std(dim=0).clamp_min(1e-12)
         X, models = self.points[self.indices], []
         for Y in self.targets.mT:
-            model = SingleTaskGP(X, Y[:, None], outcome_transform=Standardize(m=1))
+            model = SingleTaskGP(X, Y[:, None])
             with manual_seed(self._seed()):
                 fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
             models.append(model)
         self.model = ModelListGP(*models)
 
     @override
-    def _acquisition(self) -> AcquisitionFunction:
-        p, k = self.task.num_objectives, self.targets.shape[-1]
+    def _acquisition(self) -> Any:
         options: dict[str, Any] = {
             "model": self.model,
             "X_baseline": self.points[self.indices],
             "prune_baseline": True,
         }
-        if p == 1:
+        if self.task.has_limit or self.targets.shape[-1] == 1:
             # A constraint holds where it is not positive.
-            limits = [partial(self._violation, k=n) for n in range(p, k)]
-            first = GenericMCObjective(lambda Y, X: Y[..., 0])
             return qLogNoisyExpectedImprovement(
-                objective=first, constraints=limits or None, **options
+                objective=GenericMCObjective(lambda Y, X: Y[..., 0]),
+                constraints=[lambda Y: -Y[..., 1]] if self.task.has_limit else None,
+                **options,
             )
         front = self.targets[is_non_dominated(self.targets)]
         return qLogNoisyExpectedHypervolumeImprovement(
             ref_point=infer_reference_point(front), **options
         )
-
-    def _violation(self, Y: Tensor, k: int) -> Tensor:
-        return self.zeros[k] - Y[..., k]
 
 
 class Scalarized(Stock):
@@ -279,11 +254,11 @@ class Scalarized(Stock):
     def _choose(self, choices: Tensor, size: int) -> Tensor:
         with torch.no_grad():
             posterior = self.model.posterior(choices)
+        shape = (size, posterior.mean.shape[-1])
+        weights = -torch.rand(shape, dtype=torch.double).log()
+        spread = (weights**2 @ posterior.variance.mT).sqrt()
         picks: list[int] = []
-        for _ in range(size):
-            weights = -torch.rand(posterior.mean.shape[-1], dtype=torch.double).log()
-            spread = (posterior.variance @ weights**2).sqrt()
-            bounds = posterior.mean @ weights + 2 * spread
+        for bounds in weights @ posterior.mean.mT + 2 * spread:  # size x A
             bounds[picks] = -torch.inf
             picks.append(int(bounds.argmax()))
         return torch.tensor(picks)
@@ -295,13 +270,12 @@ METHODS: dict[str, Callable[[Task, Generator], Any]] = {
     "scalarized": Scalarized,
     "random": lambda task, generator: Uniform(task.frame, generator),
 }
-# Tables that are not played by all, and those with other than five seeds.
+# Tables that are not played by all.
 SOME = {
     "limit": ["OutcomesBandit", "BoTorch", "random"],
     "viscosity": ["OutcomesBandit", "BoTorch"],
     "million": ["OutcomesBandit"],
 }
-SEEDS = {"limit": 10, "viscosity": 10, "million": 1}
 
 
 # --- runs
@@ -312,29 +286,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, values in {"tables": TABLES, "methods": METHODS}.items():
         parser.add_argument(f"--{name}", nargs="+", choices=values, default=[*values])
     parser.add_argument("--noise", nargs="+", type=float, default=[0.0])
-    parser.add_argument("--data", type=Path, help=f"else ${DATA_VARIABLE}")
-    add_run_arguments(parser, None)
+    add_run_arguments(parser, 5)
 
 
 def run(args: argparse.Namespace, record: Record) -> None:
     """Run what is left; print means over seeds."""
-    if args.data:
-        os.environ[DATA_VARIABLE] = str(args.data)
-    folder = Path(os.environ.get(DATA_VARIABLE, ""))
     tables = ("yield_and_cost", "limit", "viscosity") if args.smoke else args.tables
+    tables = () if args.page else tables
     wanted = [
         Run(table, noise, method, seed)
         for table in tables
         if table not in POOLS or load_pools([table])
         for noise in ([VISCOSITY_NOISE] if table == "viscosity" else args.noise)
-        for seed in range(SEEDS.get(table, 5) if args.seeds is None else args.seeds)
+        for seed in range(args.seeds)
         for method in args.methods
         if method in SOME.get(table, METHODS)
     ]
     rows = RowFile((RESULTS if args.page else record.folder) / FILE, Run._fields)
     rows.play_missing(
-        [] if args.page else wanted,
-        lambda one: play(one, load_task(one, folder, args.smoke)),
+        wanted,
+        lambda one: play(one, load_task(one, args.smoke)),
         record.origin,
         again=args.again,
     )
@@ -349,24 +320,24 @@ def play(one: Run, task: Task) -> pd.DataFrame:
     draws = Generator().manual_seed(1_000_000 + one.seed)
     noises = torch.randn(task.truth.shape, generator=draws, dtype=torch.double)
     results = task.truth + one.noise * task.noise_unit * noises
-    measured = indices = torch.randperm(len(results), generator=draws)[:0]
+    indices = torch.randperm(len(results), generator=draws)[: task.protocol.first]
+    measured, seconds = indices[:0], np.nan
     rows = list[tuple[float, ...]]()
     with warnings.catch_warnings():
         # Of fits that the optimizer gives up on, and of noise near zero.
         warnings.simplefilter("ignore")
         player = METHODS[one.method](task, Generator().manual_seed(one.seed))
         for end in task.protocol.ends(len(results)):
-            start = time.perf_counter()
-            if len(measured):
+            if rows:
+                start = time.perf_counter()
                 indices = player.ask(end - len(measured))
-            else:
-                indices = torch.randperm(len(results), generator=draws)[:end]
-            asked = time.perf_counter()
+                seconds = time.perf_counter() - start
+            start = time.perf_counter()
             player.tell(indices, results[indices])
-            told = time.perf_counter()
+            fits = time.perf_counter() - start
             measured = torch.cat([measured, indices])
-            seconds = asked - start if rows else np.nan, told - asked
-            rows.append((len(measured), *task.judge(measured, player), *seconds))
+            judged = task.judge(measured, player)
+            rows.append((len(measured), *judged, seconds, fits))
     return pd.DataFrame(rows, columns=["num_measured", *FIGURES])
 
 
