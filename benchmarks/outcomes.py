@@ -24,10 +24,9 @@ limit as a constraint. On `viscosity` its outcome is minus the distance to the t
 beyond the tolerance. `scalarized` has the same models: each pick has random weights,
 and is the candidate of the largest upper confidence bound of the weighted sum.
 
-`choice_seconds` are those of the ask before these measurements, without fits, and
-`fit_seconds` those of the fits after them. Finished runs are not run again: parts can
-be run one after the other with the same `--output`. `--page` makes the docs' table
-from `benchmarks/results`.
+`choice_seconds` and `fit_seconds` are those of the ask before these measurements.
+Finished runs are not run again: parts can be run one after the other with the same
+`--output`. `--page` makes the docs' table from `benchmarks/results`.
 """
 
 from __future__ import annotations
@@ -321,7 +320,7 @@ def play(one: Run, task: Task) -> pd.DataFrame:
     noises = torch.randn(task.truth.shape, generator=draws, dtype=torch.double)
     results = task.truth + one.noise * task.noise_unit * noises
     indices = torch.randperm(len(results), generator=draws)[: task.protocol.first]
-    measured, seconds = indices[:0], np.nan
+    measured, fits, seconds = indices[:0], np.nan, (np.nan, np.nan)
     rows = list[tuple[float, ...]]()
     with warnings.catch_warnings():
         # Of fits that the optimizer gives up on, and of noise near zero.
@@ -331,13 +330,12 @@ def play(one: Run, task: Task) -> pd.DataFrame:
             if rows:
                 start = time.perf_counter()
                 indices = player.ask(end - len(measured))
-                seconds = time.perf_counter() - start
+                seconds = time.perf_counter() - start, fits
             start = time.perf_counter()
             player.tell(indices, results[indices])
             fits = time.perf_counter() - start
             measured = torch.cat([measured, indices])
-            judged = task.judge(measured, player)
-            rows.append((len(measured), *judged, seconds, fits))
+            rows.append((len(measured), *task.judge(measured, player), *seconds))
     return pd.DataFrame(rows, columns=["num_measured", *FIGURES])
 
 
