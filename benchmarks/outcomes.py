@@ -203,7 +203,7 @@ class Ours:
         tell(indices, dict(zip(self.names, results.mT, strict=True)))
         for each in self.bandit.outcomes.values():
             with each._threads():
-                each._update(each.decision_time)
+                each._surrogate.latest_fit(each._observations)
 
 
 class Stock(QLogEI):

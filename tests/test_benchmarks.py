@@ -18,6 +18,8 @@ from benchmarks.practice_tables import LOOPS, REACTIONS, shares_of_reactions
 from benchmarks.record import RESULTS
 from benchmarks.rows import RowFile
 from benchmarks.thompson_decay import bimodal, flat
+from botorch_bkb import OutcomesBandit
+from botorch_bkb.bandits.fitting import Fitter
 from tests.reference import exact_posterior
 
 
@@ -231,6 +233,28 @@ def test_rows_of_outcomes_have_noise_of_results_and_no_noise_in_shares():
     assert table["num_measured"].tolist() == [2, 3, 4, 5, 6]
     assert table["share"].is_monotonic_increasing
     assert table["share"].iloc[-1] == 1
+    assert table["choice_seconds"].isna().tolist() == [True] + 4 * [False]
+
+
+def test_fits_that_are_timed_change_no_choice_and_are_not_repeated(monkeypatch):
+    yields = np.random.default_rng(0).random(40)
+    task = lab(yields, yields[::-1], False)
+    player = outcomes.Ours(task, torch.Generator().manual_seed(0))
+    roles = task.roles
+    plain = OutcomesBandit(
+        task.frame, roles, generator=torch.Generator().manual_seed(0)
+    )
+    first = torch.arange(0, 40, 5)
+    player.tell(first, task.truth[first])
+    columns = zip(roles, task.truth[first].mT, strict=True)
+    plain.add_observations(first, dict(columns))
+    fits = []
+    fit = Fitter.fit
+    monkeypatch.setattr(Fitter, "fit", lambda *a: fits.append(1) or fit(*a))
+    picks = player.ask(3)
+    assert not fits
+    assert plain.ask(3).tolist() == picks.tolist()
+    assert len(fits) == 2
 
 
 def test_the_constrained_peer_stays_within_its_limit():
@@ -259,7 +283,7 @@ def test_the_summary_compares_seeds_that_both_have():
                 share * measured / 60,
                 math.nan,
                 s,
-                2.0,
+                s / 2,
             )
             for (method, seed), share in ends.items()
             for measured, s in ((55, math.nan), (60, 4.0))
@@ -270,6 +294,7 @@ def test_the_summary_compares_seeds_that_both_have():
     assert table.loc["OutcomesBandit", "share"] == pytest.approx(0.75)
     assert table["to_BoTorch"].tolist() == [pytest.approx(0.75), 1.0]
     assert table["choice_seconds"].tolist() == [4.0, 4.0]
+    assert table["fit_seconds"].tolist() == [2.0, 2.0]
     assert table["seeds"].tolist() == [2, 1]
 
 
