@@ -17,6 +17,7 @@ from benchmarks.record import Record
 NAMES = (
     "figures",
     "inducing",
+    "outcomes",
     "practice",
     "practice_ax",
     "practice_box",

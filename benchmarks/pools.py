@@ -196,7 +196,8 @@ def smoke_pools() -> dict[str, Pool]:
 # --- files
 
 
-def _data_file(name: str, folder: str = "pools") -> pd.DataFrame:
+def data_file(name: str, folder: str = "pools") -> pd.DataFrame:
+    """Read a table in the folder that BOTORCH_BKB_DATA names."""
     return pd.read_csv(Path(os.environ.get(DATA_VARIABLE, "")) / folder / name)
 
 
@@ -217,7 +218,7 @@ def _some_rows(table: pd.DataFrame, num_rows: int = MAX_ROWS) -> pd.DataFrame:
 
 
 def _hplc() -> pd.DataFrame:
-    table = _data_file("hplc.csv").drop(columns="id")
+    table = data_file("hplc.csv").drop(columns="id")
     return table.rename(columns={"peak_response": REWARD})
 
 
@@ -225,7 +226,7 @@ def _reactions(
     file: str, columns: Sequence[str], reward: str = "yield", folder: str = "pools"
 ) -> pd.DataFrame:
     """Read yields of combinations of reagents; none is a reagent, too."""
-    table = _data_file(file, folder)
+    table = data_file(file, folder)
     reagents = table[list(columns)].fillna("none")
     return _some_rows(reagents.assign(**{REWARD: table[reward]}))
 
@@ -303,7 +304,7 @@ def _tem1() -> pd.DataFrame:
 
 
 def _hpobench_segment() -> pd.DataFrame:
-    table = _data_file("hpobench_segment.csv.gz").drop(columns="id")
+    table = data_file("hpobench_segment.csv.gz").drop(columns="id")
     return _some_rows(table.rename(columns={"val_acc": REWARD}))
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from typing_extensions import override
 
-from benchmarks import practice, speed
+from benchmarks import outcomes, practice, speed
 from benchmarks.pools import as_pool, Pool, SOURCES
 from benchmarks.practice import play, Protocol
 from benchmarks.practice_methods import Uniform
@@ -18,6 +18,8 @@ from benchmarks.practice_tables import LOOPS, REACTIONS, shares_of_reactions
 from benchmarks.record import RESULTS
 from benchmarks.rows import RowFile
 from benchmarks.thompson_decay import bimodal, flat
+from botorch_bkb import OutcomesBandit
+from botorch_bkb.bandits.fitting import Fitter
 from tests.reference import exact_posterior
 
 
@@ -187,6 +189,113 @@ def test_in_the_last_row_ours_is_compared_with_the_one_loop_of_the_largest_mean(
     ]
     assert table["to_best"].tolist() == ["0.75"] * 4 + ["2.25", "1.03"]
     assert table.loc["mean", ["GPBandit", "qLogEI"]].tolist() == ["0.330", "0.320"]
+
+
+# --- outcomes
+
+
+def lab(yields, costs, has_limit):
+    columns = {
+        "x": np.arange(len(yields)) / len(yields),
+        "yield": yields,
+        "cost": costs,
+    }
+    return outcomes.as_task(pd.DataFrame(columns), Protocol(2, 1, 6), has_limit)
+
+
+def test_fronts_limits_and_targets_are_judged_by_true_outcomes():
+    """Scaled, the front is (0, 1), (4/9, 3/4), (2/3, 1/4) and (1, 0)."""
+    yields, costs = (
+        [10.0, 50.0, 100.0, 20.0, 30.0, 70.0],
+        [0.0, 1.0, 4.0, 2.0, 1.0, 3.0],
+    )
+    task = lab(yields, costs, False)
+    whole = 4 / 9 * 3 / 4 + 2 / 9 * 1 / 4
+    for measured, volume in (([4], 2 / 9 * 3 / 4), ([0, 2], 0.0), ([1, 3, 5], whole)):
+        share, success = task.judge(torch.tensor(measured), None)
+        assert share == pytest.approx(volume / whole)
+        assert math.isnan(success)
+    # The quantile of the cost is 1.
+    task = lab(yields, costs, True)
+    assert task.judge(torch.tensor([2, 4]), None) == (pytest.approx(0.6), 0.0)
+    assert task.judge(torch.tensor([1, 4]), None) == (1.0, 1.0)
+    task = outcomes.viscosity(3)
+    assert (task.truth.min(), task.truth.max()) == (20, 2000)
+    within = (task.truth[:, 0] - 350).abs() <= 17.5
+    for arm in (int(within.int().argmax()), int(within.int().argmin())):
+        player = NamedTuple("Known", [("best_arm", object)])(lambda arm=arm: arm)
+        assert task.judge(torch.tensor([0]), player)[1] == within[arm]
+
+
+def test_rows_of_outcomes_have_noise_of_results_and_no_noise_in_shares():
+    task = lab(np.arange(6.0), np.arange(6.0) % 4, False)
+    table = outcomes.play(outcomes.Run("lab", 0.5, "random", 0), task)
+    assert table["num_measured"].tolist() == [2, 3, 4, 5, 6]
+    assert table["share"].is_monotonic_increasing
+    assert table["share"].iloc[-1] == 1
+    assert table["choice_seconds"].isna().tolist() == [True] + 4 * [False]
+
+
+def test_fits_that_are_timed_change_no_choice_and_are_not_repeated(monkeypatch):
+    yields = np.random.default_rng(0).random(40)
+    task = lab(yields, yields[::-1], False)
+    player = outcomes.Ours(task, torch.Generator().manual_seed(0))
+    roles = task.roles
+    plain = OutcomesBandit(
+        task.frame, roles, generator=torch.Generator().manual_seed(0)
+    )
+    first = torch.arange(0, 40, 5)
+    player.tell(first, task.truth[first])
+    columns = zip(roles, task.truth[first].mT, strict=True)
+    plain.add_observations(first, dict(columns))
+    fits = []
+    fit = Fitter.fit
+    monkeypatch.setattr(Fitter, "fit", lambda *a: fits.append(1) or fit(*a))
+    picks = player.ask(3)
+    assert not fits
+    assert plain.ask(3).tolist() == picks.tolist()
+    assert len(fits) == 2
+
+
+def test_the_constrained_peer_stays_within_its_limit():
+    """Yield and cost are both the number of the row, and the limit is 8.7."""
+    numbers = np.arange(30.0)
+    task = lab(numbers, numbers, True)
+    peer = outcomes.Stock(task, torch.Generator().manual_seed(0))
+    rows = torch.tensor([0, 4, 12, 20, 29])
+    peer.tell(rows, task.truth[rows])
+    assert 7 <= int(peer.ask(1)) <= 8
+    free = outcomes.Stock(lab(numbers, -numbers, False), torch.Generator())
+    free.tell(rows[:4], free.task.truth[rows[:4]])
+    assert int(free.ask(1)) > 20
+
+
+def test_the_summary_compares_seeds_that_both_have():
+    ends = {("OutcomesBandit", 0): 0.6, ("OutcomesBandit", 1): 0.9, ("BoTorch", 0): 0.8}
+    rows = pd.DataFrame(
+        [
+            (
+                "lab",
+                0.0,
+                method,
+                seed,
+                measured,
+                share * measured / 60,
+                math.nan,
+                s,
+                s / 2,
+            )
+            for (method, seed), share in ends.items()
+            for measured, s in ((55, math.nan), (60, 4.0))
+        ],
+        columns=[*outcomes.Run._fields, "num_measured", *outcomes.FIGURES],
+    )
+    table = outcomes.summary(rows).set_index("method")
+    assert table.loc["OutcomesBandit", "share"] == pytest.approx(0.75)
+    assert table["to_BoTorch"].tolist() == [pytest.approx(0.75), 1.0]
+    assert table["choice_seconds"].tolist() == [4.0, 4.0]
+    assert table["fit_seconds"].tolist() == [2.0, 2.0]
+    assert table["seeds"].tolist() == [2, 1]
 
 
 KEPT = sorted(RESULTS.rglob("*.csv.gz"))

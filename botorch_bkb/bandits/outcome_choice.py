@@ -20,6 +20,7 @@ from botorch.sampling import SobolQMCNormalSampler
 from botorch.utils.multi_objective.box_decompositions import (
     FastNondominatedPartitioning,
 )
+from botorch.utils.sampling import manual_seed
 from torch import Tensor
 
 from botorch_bkb.arms import ProductArms, PullLimits
@@ -273,7 +274,8 @@ class OutcomeChoice:
         if len(pool):
             arms = self.models[0].bandit.arms
             choices = as_dense(arms[pool]).double()
-            acquisition = self.acquisition(used)
+            with manual_seed(self.seed % 2**31):  # pruning samples too
+                acquisition = self.acquisition(used)
             chosen, values = optimize_acqf_finite(
                 acquisition, choices, min(size, len(pool))
             )

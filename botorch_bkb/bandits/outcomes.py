@@ -103,6 +103,8 @@ class OutcomesBandit(SavedBandit):
         >>> bandit.tell(indices, {"yield": yields, "impurity": impurities})
     """
 
+    drifts = False  # pulls have no times
+
     def __init__(
         self,
         arms: Array,

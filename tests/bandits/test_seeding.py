@@ -7,10 +7,14 @@ import torch
 from botorch.exceptions.errors import InputDataError
 
 from botorch_bkb import (
+    AtLeast,
     BBKB,
     GPBandit,
     GPThompsonSampling,
     GPUCB,
+    Maximize,
+    Minimize,
+    OutcomesBandit,
     RGPUCB,
     TVGPUCB,
 )
@@ -54,6 +58,24 @@ def test_a_generator_gives_the_seed_and_stays_in_its_state(bandit_class, options
     assert seed != make_bandit(bandit_class, seed=3).state_dict()["seed"]
     play(make_bandit(bandit_class, generator=None), 2)
     assert torch.equal(torch.get_rng_state(), everywhere)
+
+
+@pytest.mark.parametrize("purity", [Maximize(), AtLeast(0.3)])
+def test_outcomes_do_not_depend_on_the_global_generator(purity):
+    """Pruning the measured arms draws samples: they have the seed of the bandit."""
+    arms = random_arms(60)
+    told = torch.arange(0, 60, 3)
+    cost = noisy_rewards(arms, noise_std=0.3)(told)
+    pure = arms[told].prod(dim=1)
+    asked = []
+    for number in range(3):
+        bandit = OutcomesBandit(arms, {"purity": purity, "cost": Minimize()}, seed=3)
+        bandit.add_observations(told, {"purity": pure, "cost": cost})
+        torch.manual_seed(number)
+        before = torch.get_rng_state()
+        asked.append(bandit.ask(6).tolist())
+        assert torch.equal(torch.get_rng_state(), before)
+    assert asked == [asked[0]] * 3
 
 
 @each([GPBandit, GPUCB, BBKB, BoxBandit])

@@ -25,6 +25,7 @@ from ax.core.parameter import (
 )
 from ax.core.parameter_constraint import ParameterConstraint
 from ax.core.search_space import SearchSpace
+from ax.core.types import ComparisonOp
 from ax.utils.common.sympy import parse_objective_expression
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from torch import Tensor
@@ -34,6 +35,7 @@ from typing_extensions import override
 from botorch_bkb.arms import ProductArms, TableArms
 from botorch_bkb.arms.columns import has_words
 from botorch_bkb.arms.table import as_arms
+from botorch_bkb.bandits.roles import AtLeast, AtMost, Maximize, Minimize, Role
 from botorch_bkb.tables.columns import (
     is_numeric,
     read_table,
@@ -373,48 +375,66 @@ def product_rows(blocks: Sequence[Tensor]) -> Tensor:
     return torch.cat([block[place] for block, place in pairs], dim=-1)
 
 
-def check_objective(experiment: Experiment) -> Objective:
-    """Return the one objective of an experiment.
+def outcome_roles(
+    experiment: Experiment,
+) -> tuple[dict[str, list[Role]], dict[str, float]]:
+    """Return the roles of metrics, by name, and the objective thresholds.
+
+    Names are sorted, since databases may change the order of metrics.
 
     Raises:
-        UnsupportedError: If there is none, it is not one metric times a number, or
-            there is an outcome constraint or a target of pruning.
+        UnsupportedError: If there is no objective, an objective or a constraint is not
+            one metric times a number, a bound is relative, or there is a target of
+            pruning or a preference profile.
     """
     config = experiment.optimization_config
-    if config is None or len(config.objective.metric_names) != 1:
+    if config is None:
         raise UnsupportedError(
-            "Expected an experiment with one objective of one metric, but got "
-            f"{config}. Use `client.configure_optimization`."
+            "Expected an experiment with an objective, but it has none. Use "
+            "`client.configure_optimization`."
         )
-    if not _is_linear(config.objective):
-        # Ax 1.3.1 would use the metric itself.
-        raise UnsupportedError(
-            "Expected an objective that is a metric, with a minus to minimize it, but "
-            f"got {config.objective.expression!r}, which is not linear. Complete "
-            "trials with that value, as a metric of its own."
-        )
-    extras = {
-        "outcome_constraints": config.all_constraints,
-        "pruning_target_parameterization": config.pruning_target_parameterization,
+    weights = [weight for _, weight in config.objective.metric_weights]
+    roles: dict[str, list[Role]] = {
+        name: [Minimize() if weight < 0 else Maximize()]
+        for name, weight in zip(config.objective.metric_names, weights, strict=True)
     }
-    for name, value in extras.items():
-        if value:
+    if not _is_linear(config.objective, roles):
+        # Ax 1.3.1 would use the metric itself in place of its square.
+        raise UnsupportedError(
+            "Expected objectives that are metrics, with a minus to minimize them, but "
+            f"got {config.objective.expression!r}, which is not linear, or is a sum. "
+            "Complete trials with that value, as a metric of its own."
+        )
+    for name in ("pruning_target_parameterization", "preference_profile_name"):
+        if getattr(config, name, None):
             raise UnsupportedError(
                 f"Expected an experiment without `{name}`, which bandits do not "
-                f"support, but got {value}. Leave it out of `configure_optimization`, "
-                "and put the cost of a violation into the objective."
+                f"support, but got {getattr(config, name)}. Leave it out."
             )
-    return config.objective
+    for each in config.all_constraints:
+        if each.relative or len(each.metric_names) > 1:
+            raise UnsupportedError(
+                "Expected constraints of one metric by a number, such as 'cost <= 2', "
+                f"but got {each.expression!r}. Write a number in place of `baseline`, "
+                "with `relative=False` for an `OutcomeConstraint`. Complete trials "
+                "with the value of a sum, as a metric of its own."
+            )
+    for each in config.outcome_constraints:
+        limit = (AtMost if each.op == ComparisonOp.LEQ else AtLeast)(each.bound)
+        roles.setdefault(each.metric_names[0], []).append(limit)
+    thresholds = {one.metric_names[0]: one.bound for one in config.objective_thresholds}
+    return dict(sorted(roles.items())), dict(sorted(thresholds.items()))
 
 
-def _is_linear(objective: Objective) -> bool:
-    """Whether an objective of one metric is the metric times a number."""
-    (name,) = objective.metric_names
-    if objective.expression in (name, f"-{name}"):
+def _is_linear(objective: Objective, roles: Mapping[str, Sequence[Role]]) -> bool:
+    """Whether each objective is one metric times a number."""
+    goals = [f"{'-' * (own == [Minimize()])}{name}" for name, own in roles.items()]
+    if objective.expression == ", ".join(goals):
         return True  # also for names that sympy cannot parse
     parsed = parse_objective_expression(objective.expression)
-    (expression,) = parsed if isinstance(parsed, tuple) else (parsed,)
-    return all(term.is_Symbol for term in expression.as_coefficients_dict())
+    parts = parsed if isinstance(parsed, tuple) else (parsed,)
+    terms = [[*part.as_coefficients_dict()] for part in parts]
+    return all(len(own) == 1 and own[0].is_Symbol for own in terms)
 
 
 def check_search_space(search_space: SearchSpace) -> None:

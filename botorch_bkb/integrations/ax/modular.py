@@ -28,9 +28,9 @@ from typing_extensions import override
 from botorch_bkb.acquisition import BatchUpperConfidenceBound
 from botorch_bkb.checks import check_size
 from botorch_bkb.integrations.ax.arms import (
-    check_objective,
     check_search_space,
     DISCRETE_REMEDY,
+    outcome_roles,
     product_rows,
 )
 from botorch_bkb.models import SingleTaskDTCGP
@@ -61,8 +61,8 @@ class FiniteArmAcquisition(Acquisition):
         if torch_opt_config.outcome_constraints is not None:
             raise UnsupportedError(
                 "Expected an experiment without `outcome_constraints`, which the "
-                "acquisition functions of this package do not support. Leave them out, "
-                "and put the cost of a violation into the objective."
+                "acquisition functions of this package do not support. Use a "
+                "BanditNode, which supports them."
             )
         super().__init__(torch_opt_config=torch_opt_config, **kwargs)
         pending = torch_opt_config.pending_observations
@@ -164,7 +164,12 @@ def check_modular(experiment: Experiment) -> None:
             several objectives, parameters that are continuous, derived, or have a role
             beyond their value, or more than two million points.
     """
-    check_objective(experiment)
+    roles, _ = outcome_roles(experiment)
+    if sum(map(len, roles.values())) > 1:
+        raise UnsupportedError(
+            "Expected one objective and no `outcome_constraints`, but got "
+            f"{experiment.optimization_config}. Use a BanditNode, which supports them."
+        )
     space = experiment.search_space
     check_search_space(space)
     if space.parameter_constraints:

@@ -18,7 +18,6 @@ from ax.core.base_trial import BaseTrial
 from ax.core.data import Data
 from ax.core.experiment import Experiment
 from ax.core.generator_run import GeneratorRun
-from ax.core.objective import Objective
 from ax.core.observation import ObservationData
 from ax.core.trial_status import TrialStatus
 from ax.exceptions.analysis import AnalysisNotApplicableStateError
@@ -31,13 +30,20 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.arms import TableArms
-from botorch_bkb.bandits import FiniteArmBandit, GPBandit
+from botorch_bkb.bandits import (
+    FiniteArmBandit,
+    GPBandit,
+    Maximize,
+    Minimize,
+    OutcomesBandit,
+    Recommendation,
+)
 from botorch_bkb.bandits.storage import from_json, to_json
 from botorch_bkb.checks import check_positive, is_integer
 from botorch_bkb.integrations.ax.arms import (
     ArmSource,
-    check_objective,
     check_search_space,
+    outcome_roles,
     Parameters,
     without_words,
 )
@@ -85,7 +91,7 @@ class BanditAdapter(Adapter):
 
     def __init__(self, node: BanditNode, experiment: Experiment) -> None:
         config = experiment.optimization_config
-        metrics = config.objective.metric_names if config else None
+        metrics = config.metric_names if config else None
         super().__init__(
             experiment=experiment,
             generator=TorchGenerator(),  # does nothing, but says that there is a model
@@ -111,18 +117,20 @@ class BanditAdapter(Adapter):
         self, observation_features: Any, *_: Any, left_out: bool = False, **__: Any
     ) -> list[ObservationData]:
         """Return means and variances, NaN for points that are not arms."""
-        bandit, arms = self.node.update(), {}
+        self.node.update()
+        bandits, arms = self.node._bandits, {}
         for place, point in enumerate(observation_features):
             with suppress(InputDataError):
                 arms[place] = self.node.arms.index(point.parameters)
-        known, inverse = bandit._rows(list(arms.values())).unique(return_inverse=True)
-        moments = bandit.predict(known)
-        if left_out:
-            moments = bandit._unscaled(*bandit._present()[1].left_out(known))
-        found = np.full((len(observation_features), 2), math.nan)
-        found[list(arms)] = torch.stack(moments, dim=-1)[inverse].cpu()
-        metrics = [self.node._metric]
-        return [ObservationData(metrics, pair[:1], pair[1:, None]) for pair in found]
+        found = np.full((len(observation_features), 2, len(bandits)), math.nan)
+        for column, bandit in enumerate(bandits.values()):
+            rows = bandit._rows(list(arms.values()))
+            known, inverse = rows.unique(return_inverse=True)
+            moments = bandit.predict(known)
+            if left_out:
+                moments = bandit._unscaled(*bandit._present()[1].left_out(known))
+            found[list(arms), :, column] = torch.stack(moments, dim=-1)[inverse].cpu()
+        return [ObservationData([*bandits], m, np.diag(v)) for m, v in found]
 
     @override
     def _cross_validate(  # type: ignore[override] # Ax names all arguments
@@ -144,6 +152,10 @@ class BanditNode(ExternalGenerationNode):
     known noise of a result; only a ``GPBandit`` without drift takes it.
     :meth:`update` does all this at any time.
 
+    With several objectives or with outcome constraints, the bandit is an
+    :class:`~botorch_bkb.OutcomesBandit` of the metrics in alphabetical order. Objective
+    thresholds are its reference point. Metrics that a trial lacks stay pending.
+
     Every trial is one ask of one arm. With the same rewards in the same order, the arms
     are those of the bandit outside Ax, asked by ``ask(1)``. The objective says whether
     to maximize. Fixed parameters and parameter constraints determine which arms are
@@ -157,7 +169,8 @@ class BanditNode(ExternalGenerationNode):
         arms: An :class:`~botorch_bkb.integrations.ax.ArmFile` or a
             :class:`~botorch_bkb.integrations.ax.ChoiceGrid`.
         factory: The name of the bandit in :func:`register_bandit`. By default a
-            :class:`~botorch_bkb.GPBandit`, which learns kernel and noise.
+            :class:`~botorch_bkb.GPBandit`, which learns kernel and noise. Others have
+            one objective without constraints.
         seed: The seed of the bandit's own stream; Ax resets the global one.
         name: The node's name.
         transition_criteria: As in Ax.
@@ -217,17 +230,20 @@ class BanditNode(ExternalGenerationNode):
         self.seed = seed
         self.time_unit = time_unit
         self._state = state
-        self._bandit: FiniteArmBandit | None = None
+        self._bandit: FiniteArmBandit | OutcomesBandit | None = None
+        self._bandits: dict[str, FiniteArmBandit] = {}  # by metric
         self._pulls: dict[int, int] = {}  # by trial, pending or with a result
-        self._told: dict[int, Result] = {}
+        self._told: dict[tuple[int, str], Result] = {}  # by trial and metric
         self._warned: set[int] = set()
         self._origin: dict[str, str] = {}
-        self._metric = ""
         self._available: Tensor | None = None
         if state is not None:
             self._pulls = dict(state["pulls"])
-            self._told = {number: tuple(result) for number, result in state["told"]}
             self._origin = state["origin"]
+            metric = self._origin["objective"].removeprefix("-")  # files of version 1.0
+            for key, result in state["told"]:
+                key = (key, metric) if is_integer(key) else tuple(key)
+                self._told[key] = tuple(result)
 
     @property
     @override
@@ -236,7 +252,7 @@ class BanditNode(ExternalGenerationNode):
         return None if experiment is None else BanditAdapter(self, experiment)
 
     @property
-    def bandit(self) -> FiniteArmBandit:
+    def bandit(self) -> FiniteArmBandit | OutcomesBandit:
         """The bandit after the last choice; :meth:`update` adds later results.
 
         Raises:
@@ -249,7 +265,7 @@ class BanditNode(ExternalGenerationNode):
             )
         return self._bandit
 
-    def update(self) -> FiniteArmBandit:
+    def update(self) -> FiniteArmBandit | OutcomesBandit:
         """Pass all new results to the bandit, as every choice does, and return it.
 
         Raises:
@@ -271,19 +287,19 @@ class BanditNode(ExternalGenerationNode):
         """Return the measured arm with the best posterior mean, given all results.
 
         It replaces ``client.get_best_parameterization``, and returns the same: the
-        parameters of the arm, posterior mean and variance of the objective, the last
-        trial of that arm with a result, and the name of the arm. Without a result it
-        raises an ``UnsupportedError``.
+        parameters of the arm, posterior mean and variance of each metric, the last
+        trial of that arm with a result, and the name of the arm. Without a result, or
+        with several objectives, it raises an ``UnsupportedError``.
         """
-        bandit = self.update()
-        if bandit.num_pulls == 0:
+        self.update()
+        if {metric for _, metric in self._told} != self._bandits.keys():
             raise UnsupportedError(
-                "Expected a completed trial with a result before the best arm is "
-                "requested, but there is none. Complete a trial first."
+                "Expected a completed trial with a result of each metric before the "
+                "best arm is requested, but there is none. Complete a trial first."
             )
-        number, mean, variance = self._best_trial(self.experiment)
+        number, moments = self._best_trial(self.experiment)
         (arm,) = self.experiment.trials[number].arms
-        return arm.parameters, {self._metric: (mean, variance)}, number, arm.name
+        return arm.parameters, moments, number, arm.name
 
     def predict(
         self, points: Sequence[Parameters]
@@ -293,35 +309,48 @@ class BanditNode(ExternalGenerationNode):
         ``client.predict`` returns the same. ``points`` are Ax's parameters of arms;
         others raise an ``InputDataError``.
         """
-        bandit = self.update()
-        mean, variance = bandit.predict([self.arms.index(point) for point in points])
-        moments = zip(mean.tolist(), variance.sqrt().tolist(), strict=True)
-        return [{self._metric: pair} for pair in moments]
+        self.update()
+        found = self._moments([self.arms.index(point) for point in points])
+        return [
+            {metric: (mean, variance**0.5) for metric, (mean, variance) in each.items()}
+            for each in found
+        ]
+
+    def _moments(self, arms: Sequence[int]) -> list[dict[str, tuple[float, float]]]:
+        """Return each metric's posterior means and variances."""
+        found = []
+        for bandit in self._bandits.values():
+            moments = (each.tolist() for each in bandit.predict(arms))
+            found.append(zip(*moments, strict=True))
+        points = zip(*found, strict=True)
+        return [dict(zip(self._bandits, pairs, strict=True)) for pairs in points]
 
     @override
     def update_generator_state(self, experiment: Experiment, data: Data) -> None:
         """Pass new results to the bandit, and synchronize its pending pulls."""
-        objective = check_objective(experiment)
-        origin = self._origin_of(experiment, objective)
+        origin = self._origin_of(experiment)
         if self._bandit is None:
-            self._start(experiment, objective)
+            self._start(experiment)
             self._origin = origin
         trials = experiment.trials
         results = self._new_results(data, trials)
-        for number in sorted(results.keys() & self._told.keys()):
-            del self._told[number]
+        for number, metric in sorted(results.keys() & self._told.keys()):
+            del self._told[number, metric]
             arm = self._arm_of(trials[number])
-            self.bandit.withdraw([arm], [self._pulls[number]])
+            self._bandits[metric].withdraw([arm], [self._pulls[number]])
         arms: dict[int, int] = {}  # of open trials that are pending, or have results
-        for number in sorted(trials.keys() - self._told.keys()):
+        for number in sorted(trials):
+            if all((number, metric) in self._told for metric in self._bandits):
+                continue
             status = trials[number].status
             if status in _LIVE or status.is_completed or status.is_abandoned:
                 arms |= self._find(trials[number])
         gone = {n for n in arms if trials[n].status.is_abandoned}
         self.bandit.retire_arms(sorted({arms.pop(number) for number in gone}))
         self._reconcile(arms)
-        for number in sorted(results.keys() & arms.keys()):
-            self._tell(trials[number], arms[number], results[number])
+        for (number, metric), result in sorted(results.items()):
+            if number in arms:
+                self._tell(trials[number], arms[number], metric, result)
 
     @override
     def _gen(self, experiment: Experiment, *args: Any, **options: Any) -> GeneratorRun:
@@ -337,11 +366,14 @@ class BanditNode(ExternalGenerationNode):
         self._available = self.arms.allowed(fixed, constraints)
         run = super()._gen(experiment, *args, **options)
         run._fit_time = float(run._fit_time or 0.0)  # Ax's 0 is no float in a database
-        if self.bandit.num_pulls:
+        has_results = all(bandit.num_pulls for bandit in self._bandits.values())
+        if has_results and not experiment.is_moo_problem:
             # For `client.get_best_parameterization`.
-            number, mean, variance = self._best_trial(experiment)
-            moments = {self._metric: mean}, {self._metric: {self._metric: variance}}
-            run._best_arm_predictions = (experiment.trials[number].arms[0], moments)
+            number, moments = self._best_trial(experiment)
+            means = {metric: mean for metric, (mean, _) in moments.items()}
+            variances = {name: {name: each} for name, (_, each) in moments.items()}
+            arm = experiment.trials[number].arms[0]
+            run._best_arm_predictions = (arm, (means, variances))
         return run
 
     @override
@@ -352,7 +384,7 @@ class BanditNode(ExternalGenerationNode):
         options: dict[str, Any] = {}
         if self.time_unit is not None:
             # Clocks may go back an hour.
-            last = self.bandit.decision_time - 1.0
+            last = max(each.decision_time for each in self._bandits.values()) - 1.0
             options["time"] = max(self._time_of(datetime.now()), last)
         indices = self.bandit.ask(1, available=self._available, **options)
         return self.arms.parameters(int(indices))
@@ -368,18 +400,25 @@ class BanditNode(ExternalGenerationNode):
             "bandit": to_json(self.bandit.state_dict()),
         }
 
-    def _origin_of(
-        self, experiment: Experiment, objective: Objective
-    ) -> dict[str, str]:
+    def _origin_of(self, experiment: Experiment) -> dict[str, str]:
         """Return the parts that must not change; raise an error if they did."""
         # Databases keep no fractions of a second.
         created = experiment.time_created.isoformat(timespec="seconds")
+        roles, thresholds = outcome_roles(experiment)
+        signs: dict[Any, str] = {Maximize(): "", Minimize(): "-"}
+        goals = [
+            f"{signs.get(role, f'{role} for ')}{name}"
+            for name, own in roles.items()
+            for role in own
+        ]
+        if thresholds:
+            goals.append(f"thresholds {thresholds}")
         found = {
             "experiment": f"{experiment._name!r} of {created}",
-            "objective": f"{'-' * objective.minimize}{objective.metric_names[0]}",
+            "objective": ", ".join(goals),
             "parameters": str(list(experiment.search_space.parameters.values())),
         }
-        if not self._told.keys() <= experiment.trials.keys():
+        if not {number for number, _ in self._told} <= experiment.trials.keys():
             found["experiment"] += " without its trials"
         for what, known in self._origin.items():
             if known != found[what]:
@@ -390,21 +429,32 @@ class BanditNode(ExternalGenerationNode):
                 )
         return found
 
-    def _start(self, experiment: Experiment, objective: Objective) -> None:
+    def _start(self, experiment: Experiment) -> None:
         check_search_space(experiment.search_space)
+        roles, thresholds = outcome_roles(experiment)
+        factory: Any = _FACTORIES[self.factory]
+        are_several = sum(map(len, roles.values())) > 1
+        if are_several and factory is not GPBandit:
+            raise UnsupportedError(
+                f"Expected one objective for the bandits of {self.factory!r}, but got "
+                f"{roles}. Leave out `factory`, so that an OutcomesBandit chooses, or "
+                "configure one objective without `outcome_constraints`."
+            )
         state = None if self._state is None else from_json(self._state["bandit"])
         arms = self.arms.load(experiment.search_space)
         if isinstance(arms, TableArms) and (
             self.factory not in _TAKE_WORDS
             # Experiments of version 1.0, which saved no words, go on with 0/1 columns.
-            or (state is not None and not state["table"].get("words"))
+            or (state and not are_several and not state["table"].get("words"))
         ):
             arms = without_words(arms)
-        bandit = _FACTORIES[self.factory](
-            arms=arms,
-            maximize=not objective.minimize,
-            generator=torch.Generator().manual_seed(self.seed),
-        )
+        metric, (role, *_) = next(iter(roles.items()))
+        options: dict[str, Any] = {"maximize": role == Maximize()}
+        if are_several:
+            factory = OutcomesBandit
+            options = {"outcomes": roles, "reference_point": thresholds}
+        generator = torch.Generator().manual_seed(self.seed)
+        bandit = factory(arms=arms, generator=generator, **options)
         if self.time_unit is not None and not bandit.drifts:
             raise InputDataError(
                 "Expected a bandit on an objective that drifts for `time_unit`, but "
@@ -413,26 +463,26 @@ class BanditNode(ExternalGenerationNode):
             )
         if state is not None:
             bandit.load_state_dict(state)
-        self._metric = objective.metric_names[0]
         self._bandit = bandit
+        self._bandits = bandit.outcomes if are_several else {metric: bandit}
 
     def _new_results(
         self, data: Data, trials: Mapping[int, BaseTrial]
-    ) -> dict[int, Result]:
+    ) -> dict[tuple[int, str], Result]:
         """Return the finite results of completed trials that are new, or changed."""
         # Not `data.df`, which sums up the steps of all trials at every call.
         rows = data.full_df
-        rows = rows[rows["metric_name"] == self._metric].dropna(subset="mean")
+        rows = rows[rows["metric_name"].isin([*self._bandits])].dropna(subset="mean")
         if "step" in rows:
             rows = rows.sort_values("step", kind="stable")  # the last one counts
-        last = rows.drop_duplicates("trial_index", keep="last")
-        last = last.sort_values("trial_index")
-        results: dict[int, Result] = {}
-        columns = (last[name].tolist() for name in ("trial_index", "mean", "sem"))
-        for number, mean, sem in zip(*columns, strict=True):
-            status = trials[number].status
+        names = ["trial_index", "metric_name", "mean", "sem"]
+        last = rows.drop_duplicates(names[:2], keep="last").sort_values("trial_index")
+        results: dict[tuple[int, str], Result] = {}
+        columns = (last[name].tolist() for name in names)
+        for number, metric, mean, sem in zip(*columns, strict=True):
+            status, bandit = trials[number].status, self._bandits[metric]
             result = (mean, 0.0 if math.isnan(sem) else sem)
-            told = self._told.get(number, (math.nan, math.nan))
+            told = self._told.get((number, metric), (math.nan, math.nan))
             pairs = zip(result, told, strict=True)
             if all(math.isclose(*pair, rel_tol=1e-9, abs_tol=1e-9) for pair in pairs):
                 continue  # Ax stores ten decimals
@@ -442,16 +492,16 @@ class BanditNode(ExternalGenerationNode):
                     f"was stopped early: its value {mean:g} is not used. Complete a "
                     "trial if its result counts",
                 )
-            if status.is_completed and result[1] and not self.bandit.takes_noise:
+            if status.is_completed and result[1] and not bandit.takes_noise:
                 raise UnsupportedError(
                     "Expected results without a standard error, since all results of "
-                    f"this {type(self.bandit).__name__} have the same noise variance, "
+                    f"this {type(bandit).__name__} have the same noise variance, "
                     f"but trial {number} has ({mean:g}, {sem:g}). Attach it again "
                     "without: "
-                    f"`client.attach_data({number}, {{{self._metric!r}: {mean!r}}})`."
+                    f"`client.attach_data({number}, {{{metric!r}: {mean!r}}})`."
                 )
             if status.is_completed:
-                results[number] = result
+                results[number, metric] = result
         return results
 
     def _find(self, trial: BaseTrial) -> dict[int, int]:
@@ -465,7 +515,7 @@ class BanditNode(ExternalGenerationNode):
     def _reconcile(self, arms: Mapping[int, int]) -> None:
         """Give every pending trial its pull, and fail all other pending pulls."""
         free = self.bandit.pending
-        pulls = {number: self._pulls[number] for number in self._told}
+        pulls = {number: self._pulls[number] for number, _ in self._told}
         new = free.keys() - self._pulls.values()
         for number, arm in arms.items():
             pull = self._pulls.get(number, -1)
@@ -480,7 +530,7 @@ class BanditNode(ExternalGenerationNode):
         self.bandit.fail(list(free.values()), pull_ids=list(free))
         self._pulls = pulls
 
-    def _tell(self, trial: BaseTrial, arm: int, result: Result) -> None:
+    def _tell(self, trial: BaseTrial, arm: int, metric: str, result: Result) -> None:
         mean, sem = result
         # A negative one stays negative, which the bandit refuses.
         options: dict[str, Any] = {"noise_variance": sem * abs(sem)} if sem else {}
@@ -495,14 +545,14 @@ class BanditNode(ExternalGenerationNode):
                 ) from error
         pull = self._pulls[trial.index]
         try:
-            self.bandit.tell([arm], [mean], pull_ids=[pull], **options)
+            self._bandits[metric].tell([arm], [mean], pull_ids=[pull], **options)
         except InputDataError as error:
             self._warn(
                 trial.index,
                 f"stays pending until a usable result is attached. {error}",
             )
         else:
-            self._told[trial.index] = result
+            self._told[trial.index, metric] = result
 
     def _time_of(self, stamp: datetime) -> float:
         """Return the bandit's time of a time stamp."""
@@ -519,13 +569,15 @@ class BanditNode(ExternalGenerationNode):
             )
         return self.arms.index(trial.arms[0].parameters)
 
-    def _best_trial(self, experiment: Experiment) -> tuple[int, float, float]:
-        """Return the last trial of the best arm, and its mean and variance."""
-        index = self.bandit.best_arm()
-        mean, variance = self.bandit.predict([index])
+    def _best_trial(
+        self, experiment: Experiment
+    ) -> tuple[int, dict[str, tuple[float, float]]]:
+        """Return the last trial of the best arm, and means and variances of metrics."""
+        best = self.bandit.best_arm()
+        index = best.arm if isinstance(best, Recommendation) else best
         trials = experiment.trials
-        number = max(n for n in self._told if self._arm_of(trials[n]) == index)
-        return number, mean.item(), variance.item()
+        number = max(n for n, _ in self._told if self._arm_of(trials[n]) == index)
+        return number, self._moments([index])[0]
 
     def _warn(self, number: int, message: str) -> None:
         """Warn of a trial, once."""
