@@ -1,43 +1,37 @@
 """`OutcomesBandit` against dense NumPy: promising candidates, batches, answers."""
 
-import copy
 import itertools
-import math
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-from botorch.exceptions.errors import InputDataError, UnsupportedError
-from botorch.exceptions.warnings import InputDataWarning
 from botorch.posteriors import GPyTorchPosterior
 from botorch.sampling import SobolQMCNormalSampler
+from botorch.utils.objective import compute_smoothed_feasibility_indicator
 from gpytorch.distributions import MultivariateNormal
-from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import RBFKernel, ScaleKernel
 from scipy.stats import norm
 
 from botorch_bkb import (
     AtLeast,
     AtMost,
-    GPBandit,
     Maximize,
     Minimize,
     OutcomesBandit,
     Target,
 )
-from botorch_bkb.arms import ProductArms
 from botorch_bkb.bandits import outcome_choice
 from tests.helpers import gram_matrix
 from tests.reference import exact_posterior
 
 
-NOISE, NUM_SAMPLES = 0.04, 64
+NOISE, NUM_SAMPLES = 0.04, 16
 ROLES = {
     "fronts": {"a": Maximize(), "b": Minimize()},
     "three": {"a": Maximize(), "b": Minimize(), "c": Target(0.3, 0.1)},
-    "limited": {"a": Maximize(), "b": AtMost(0.2), "c": AtLeast(-0.5)},
+    "limited": {"a": Maximize(), "b": AtMost(0.7), "c": AtLeast(-0.9)},
     "front within limits": {"a": [Maximize(), AtLeast(0.0)], "b": Minimize()},
-    "target": {"c": Target(0.5, 0.2)},
+    "target": {"b": Target(0.9, 0.01), "c": AtMost(0.8)},
 }
 
 
@@ -106,8 +100,7 @@ def hypervolume(points, reference):
     """By inclusion and exclusion over all boxes' cells: a grid of all coordinates."""
     points = np.maximum(points, reference)
     axes = [
-        np.unique(np.append(points[:, k], reference[k]))
-        for k in range(points.shape[1])
+        np.unique(np.append(points[:, k], reference[k])) for k in range(points.shape[1])
     ]
     total = 0.0
     for cell in itertools.product(*(range(1, len(axis)) for axis in axes)):
@@ -211,15 +204,13 @@ def greedy(bandit, roles, arms, results, used, pool, choice):
     normals = sampler(unit).squeeze(-1).unflatten(-1, (8, len(names))).numpy()
     moments, firsts = {}, {}
     for n, name in enumerate(names):
-        units = bandit.outcomes[name]._surrogate.fit.units
+        units, sign = choice.models[n].units, choice.models[n].sign
         points = np.concatenate([known, pool])
         mean, covariance = dense(bandit, name, arms, results, points)
         moments[name] = mean, covariance
         k = len(known)
         root = np.linalg.cholesky(covariance[:k, :k])
-        own = drawn[..., n] * units.std + bandit.outcomes[name]._observations.sign * (
-            units.mean
-        )
+        own = drawn[..., n] * units.std + sign * units.mean
         firsts[name] = np.linalg.solve(root, (own - mean[:k]).T).T
     chosen = [*range(len(known))]
     picks = []
@@ -251,23 +242,30 @@ def improvement(roles, samples, choice):
         for name, role in flat(roles)
         if not isinstance(role, AtMost | AtLeast)
     ]
-    holds = np.ones_like(goals[0])
+    margins = []
     for name, role in flat(roles):
         if isinstance(role, AtMost | AtLeast):
             side = -1 if isinstance(role, AtMost) else 1
-            holds *= side * (samples[name] - role.limit) >= 0
+            margins.append(side * (samples[name] - role.limit))
+    holds = np.all([m >= 0 for m in [*margins, np.ones_like(goals[0])]], axis=0)
+    # BoTorch's constraints are smooth.
+    weights = torch.ones(len(holds))
+    if margins:
+        weights = compute_smoothed_feasibility_indicator(
+            [lambda Y, n=n: -Y[..., n] for n in range(len(margins))],
+            torch.tensor(np.stack([margin[:, -1] for margin in margins], axis=1)),
+            eta=1e-3,
+            fat=True,
+        )
     gains = []
     for s in range(len(goals[0])):
         points = np.stack([goal[s] for goal in goals], axis=1)
-        ok = holds[s] > 0
-        if not ok[-1]:
-            gains.append(0.0)
-            continue
-        others = points[:-1][ok[:-1]]
+        others, weight = points[:-1][holds[s, :-1]], weights[s].item()
         if points.shape[1] == 1:
-            gains.append(max(points[-1, 0] - others[:, 0].max(), 0) if len(others) else 0)
+            gains.append(weight * max(points[-1, 0] - others[:, 0].max(), 0))
         else:
             reference = choice.reference.numpy()
             before = hypervolume(others, reference) if len(others) else 0.0
-            gains.append(hypervolume(points[ok], reference) - before)
+            after = hypervolume(np.vstack([others, points[-1:]]), reference)
+            gains.append(weight * (after - before))
     return np.mean(gains)
