@@ -274,10 +274,8 @@ class OutcomeChoice:
         if len(pool):
             arms = self.models[0].bandit.arms
             choices = as_dense(arms[pool]).double()
-            with manual_seed(self.seed % 2**31):  # pruning samples too
-                acquisition = self.acquisition(used)
             chosen, values = optimize_acqf_finite(
-                acquisition, choices, min(size, len(pool))
+                self.acquisition(used), choices, min(size, len(pool))
             )
             picks, value = pool[chosen], values.exp().sum().item()
         again = scores.where(~is_new).first(size - len(picks))
@@ -325,18 +323,19 @@ class OutcomeChoice:
             "constraints": constraints or None,
             "prune_baseline": True,
         }
-        if len(objectives) == 1:
-            objective = GenericMCObjective(objectives[0])
-            return qLogNoisyExpectedImprovement(objective=objective, **options)
 
         def utilities(samples: Tensor, X: Tensor | None = None) -> Tensor:
             return torch.stack([own(samples) for own in objectives], dim=-1)
 
-        return qLogNoisyExpectedHypervolumeImprovement(
-            ref_point=self.reference.double(),
-            objective=GenericMCMultiOutputObjective(utilities),
-            **options,
-        )
+        with manual_seed(self.seed % 2**31):  # the baseline is pruned by samples
+            if len(objectives) == 1:
+                objective = GenericMCObjective(objectives[0])
+                return qLogNoisyExpectedImprovement(objective=objective, **options)
+            return qLogNoisyExpectedHypervolumeImprovement(
+                ref_point=self.reference.double(),
+                objective=GenericMCMultiOutputObjective(utilities),
+                **options,
+            )
 
 
 def _improvements(values: Tensor, cells: Tensor | None) -> Tensor:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import Any, cast, NamedTuple, Self
 
-import numpy as np
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.utils.multi_objective.pareto import is_non_dominated
@@ -24,7 +23,14 @@ from botorch_bkb.bandits.gp_bandit import GPBandit, MOST_FAILURES, warn_retired
 from botorch_bkb.bandits.outcome_choice import OutcomeChoice, OutcomeModel
 from botorch_bkb.bandits.plates import checked_columns
 from botorch_bkb.bandits.roles import checked_roles, Limit, Objective, Role
-from botorch_bkb.checks import check_count, check_indices, check_size, check_truth
+from botorch_bkb.checks import (
+    as_tensor,
+    check_count,
+    check_indices,
+    check_pull_ids,
+    check_size,
+    check_truth,
+)
 from botorch_bkb.models.kernels.learned import matern_to_learn
 from botorch_bkb.models.utils.draws import as_generator
 
@@ -243,12 +249,7 @@ class OutcomesBandit(SavedBandit):
             InputDataError: If an outcome or an arm is unknown, a result is infinite, or
                 a pull is not pending. Nothing has changed then.
         """
-        for bandit, told, values, options in self._parts(
-            indices, results, noise_variance
-        ):
-            arms = np.asarray(indices).reshape(-1)[told]
-            ids = None if pull_ids is None else np.asarray(pull_ids).reshape(-1)[told]
-            bandit.tell(arms, values, ids, **options)
+        self._record("tell", indices, results, noise_variance, pull_ids)
 
     @locked
     def add_observations(
@@ -262,42 +263,42 @@ class OutcomesBandit(SavedBandit):
 
         Arguments and errors are those of :meth:`tell`, and arms may repeat.
         """
-        for bandit, told, values, options in self._parts(
-            indices, results, noise_variance
-        ):
-            arms = np.asarray(indices).reshape(-1)[told]
-            bandit.add_observations(arms, values, **options)
+        self._record("add_observations", indices, results, noise_variance)
 
-    def _parts(
-        self, indices: Values, results: Any, noise_variance: Any
-    ) -> list[tuple[GPBandit, Any, Any, dict[str, Any]]]:
-        """Return for each outcome: bandit, which rows have results, these, options."""
+    def _record(
+        self,
+        method: str,
+        indices: Values,
+        results: Any,
+        noise_variance: Mapping[str, Values | float] | None,
+        pull_ids: Values | None = None,
+    ) -> None:
+        """Pass results, and what belongs to them, to the bandits of their outcomes."""
         if not (isinstance(results, Mapping) or hasattr(results, "columns")):
             raise InputDataError(
-                "Expected `results` by outcome, such as "
-                f"{ {name: '...' for name in self.roles} }, but got {results!r}."
+                f"Expected `results` of the outcomes {[*self.roles]} by name, such as "
+                f"a dictionary or a DataFrame, but got {results!r}."
             )
-        results = {name: results[name] for name in results}
-        noises = dict(noise_variance or {})
-        self._check_names(results)
-        self._check_names(noises)
-        size, parts = len(check_indices(indices, len(self.arms))), []
+        results, noises = dict(results), dict(noise_variance or {})
+        self._check_names(results | noises)
+        arms = check_indices(indices, len(self.arms))
+        ids = None if pull_ids is None else check_pull_ids(pull_ids, len(arms))
         for name, given in results.items():
-            values = np.asarray(given, dtype="float64")
-            if values.reshape(-1).shape != (size,):
+            values = as_tensor(name, given, "numbers, NaN if open").double().flatten()
+            if len(values) != len(arms):
                 raise InputDataError(
-                    f"Expected {size} results of {name!r}, one for each arm, but got "
-                    f"an array of shape {values.shape}."
+                    f"Expected {len(arms)} results of {name!r}, one for each arm, but "
+                    f"got {len(values)}."
                 )
-            values = values.reshape(-1)
-            told = ~np.isnan(values)
-            options = {}
+            told, options = (~values.isnan()).nonzero().squeeze(-1), {}
             if name in noises:
-                noise = np.asarray(noises[name], dtype="float64").reshape(-1)
-                options["noise_variance"] = np.broadcast_to(noise, size)[told]
-            if told.any():
-                parts.append((self.outcomes[name], told, values[told], options))
-        return parts
+                noise = as_tensor(name, noises[name], "noise variances")
+                options["noise_variance"] = noise.expand(len(arms))[told]
+            if ids is not None:
+                options["pull_ids"] = torch.tensor(ids)[told]
+            if len(told):
+                record = getattr(self.outcomes[name], method)
+                record(torch.tensor(arms)[told], values[told], **options)
 
     @locked
     def fail(self, indices: Values, pull_ids: Values | None = None) -> None:
@@ -586,7 +587,7 @@ class OutcomesBandit(SavedBandit):
         return rows[kept], feasible[kept]
 
     def _checked_choice(self) -> OutcomeChoice:
-        """Return what is known of all outcomes."""
+        """Return the models of all outcomes; raise unless each has observations."""
         for name, bandit in self.outcomes.items():
             if not bandit.num_pulls:
                 raise InputDataError(

@@ -1,271 +1,223 @@
-"""`OutcomesBandit` against dense NumPy: promising candidates, batches, answers."""
+"""Pulls, files and errors of `OutcomesBandit`."""
 
-import itertools
+import copy
+import pickle
+import re
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
-from botorch.posteriors import GPyTorchPosterior
-from botorch.sampling import SobolQMCNormalSampler
-from botorch.utils.objective import compute_smoothed_feasibility_indicator
-from gpytorch.distributions import MultivariateNormal
-from gpytorch.kernels import RBFKernel, ScaleKernel
-from scipy.stats import norm
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.warnings import InputDataWarning
 
 from botorch_bkb import (
     AtLeast,
     AtMost,
+    GPBandit,
     Maximize,
     Minimize,
     OutcomesBandit,
     Target,
 )
-from botorch_bkb.bandits import outcome_choice
-from tests.helpers import gram_matrix
-from tests.reference import exact_posterior
 
 
-NOISE, NUM_SAMPLES = 0.04, 16
-ROLES = {
-    "fronts": {"a": Maximize(), "b": Minimize()},
-    "three": {"a": Maximize(), "b": Minimize(), "c": Target(0.3, 0.1)},
-    "limited": {"a": Maximize(), "b": AtMost(0.7), "c": AtLeast(-0.9)},
-    "front within limits": {"a": [Maximize(), AtLeast(0.0)], "b": Minimize()},
-    "target": {"b": Target(0.9, 0.01), "c": AtMost(0.8)},
-}
+pytestmark = pytest.mark.usefixtures("short_fits")
+ROLES = {"yield": Maximize(), "cost": Minimize()}
 
 
-def kernel(scale=1.0, lengthscale=0.3):
-    found = ScaleKernel(RBFKernel()).double().requires_grad_(False)
-    found.outputscale, found.base_kernel.lengthscale = scale, lengthscale
-    return found
+def table(size=80):
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand(size, 2, generator=generator, dtype=torch.double)
 
 
-def outcomes_of(arms):
-    x, y = arms[:, 0].numpy(), arms[:, 1].numpy()
-    return {
-        "a": np.sin(5 * x) + y,
-        "b": np.cos(4 * y) + x * y,
-        "c": np.sin(3 * x + 4 * y),
+def results_of(arms):
+    x, y = arms.unbind(-1)
+    return {"yield": x * (1 + y), "cost": (x + y).square()}
+
+
+def campaign(number=10, roles=ROLES, **options):
+    bandit = OutcomesBandit(table(), roles, seed=0, **options)
+    bandit.add_observations(range(number), results_of(bandit.arms[:number]))
+    return bandit
+
+
+def test_outcomes_come_one_by_one():
+    bandit = campaign()
+    picks = bandit.ask(3)
+    ids = [*bandit.pending]
+    found = {
+        name: values.clone() for name, values in results_of(bandit.arms[picks]).items()
     }
+    found["cost"][1] = torch.nan
+    bandit.tell(picks, pd.DataFrame(found))
+    assert bandit.pending == {ids[1]: int(picks[1])}
+    assert bandit.outcomes["yield"].num_pulls == 13
+    assert bandit.outcomes["cost"].num_pulls == 12
+    # The other outcome is still open, so the candidate is not chosen again.
+    assert not torch.isin(bandit.ask(5), picks).any()
+    bandit.tell(picks[1:2], {"cost": [0.5]}, ids[1:2], noise_variance={"cost": 0.01})
+    assert ids[1] not in bandit.pending
+    assert bandit.outcomes["cost"]._observations.told["noise"][-1] == 0.01
+    bandit.withdraw(picks[1:2], ids[1:2], outcomes=["cost"])
+    assert bandit.pending[ids[1]] == picks[1]
 
 
-def table(size, dtype=torch.double, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand(size, 2, generator=generator, dtype=torch.double).to(dtype)
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda b, p: b.tell(p, {"yields": [1.0, 2]}), "among .*yield.*'yields'"),
+        (lambda b, p: b.tell(p, {"yield": [1.0]}), "2 results of 'yield'"),
+        (lambda b, p: b.tell(p, [1.0, 2.0]), "by name"),
+        (lambda b, p: b.tell(p, {"yield": [1, 2], "cost": [1, np.inf]}), "finite"),
+        (lambda b, p: b.tell(p, {"yield": [1, 2]}, [90, 91]), "pull 90"),
+        (lambda b, p: b.tell([70, 71], {"yield": [1, 2]}), "pending pull of arm 70"),
+        (lambda b, p: b.fail([70]), "pending pull of arm 70"),
+        (lambda b, p: b.withdraw(p), "told result"),
+        (lambda b, p: b.ask(2, available=torch.zeros(80).bool()), "available"),
+        (lambda b, p: b.add_observations([0], {"cost": ["x"]}), "`cost` to be numbers"),
+    ],
+)
+def test_after_an_error_nothing_has_changed(call, match):
+    bandit = campaign()
+    picks = bandit.ask(2)
+    before = bandit.state_dict()
+    with pytest.raises(InputDataError, match=match):
+        call(bandit, picks)
+    assert repr(bandit.state_dict()) == repr(before)
+    bandit.tell(picks, results_of(bandit.arms[picks]))
 
 
-def bandit_of(arms, roles, **options):
-    """A bandit of given kernels, so that nothing is fitted."""
-    kernels = {name: kernel(0.5 + n / 2) for n, name in enumerate(roles)}
-    noises = dict.fromkeys(roles, NOISE)
-    return OutcomesBandit(
-        arms, roles, covar_module=kernels, noise_variance=noises, seed=0, **options
+def test_failed_arms_wait_and_are_retired():
+    bandit = campaign()
+    picks = bandit.ask(2)
+    bandit.tell(picks[:1], {"yield": [1.0]})
+    bandit.fail(picks)  # of the first one, the cost has failed
+    assert not bandit.pending
+    assert not torch.isin(bandit.ask(3), picks).any()
+    bandit.add_pending(picks[1:])
+    with pytest.warns(InputDataWarning, match=rf"{int(picks[1])}\] have failed twice"):
+        bandit.fail(picks[1:])
+    assert bandit.is_retired.nonzero().tolist() == [[int(picks[1])]]
+    for child in bandit.outcomes.values():
+        assert child.is_retired[picks[1]]
+    assert bandit.add_arms(bandit.arms[picks[1:]]).tolist() == picks[1:].tolist()
+    assert not bandit.is_retired.any()
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, "pickle", "file"])
+def test_a_copy_continues_like_the_bandit(way, tmp_path):
+    bandit = campaign(roles={**ROLES, "purity": [AtLeast(0.2)]})
+    bandit.add_observations([1, 2, 3], {"purity": [0.1, 0.5, 0.9]})
+    bandit.tell(picks := bandit.ask(3), results_of(bandit.arms[picks]))
+    if way == "file":
+        bandit.save(tmp_path / "file")
+        other = OutcomesBandit(table(), bandit.roles, seed=5)
+        other.load(tmp_path / "file")
+    elif way == "pickle":
+        other = pickle.loads(pickle.dumps(bandit))
+    else:
+        other = way(bandit)
+    assert other.pending == bandit.pending
+    expected = bandit.ask(4)
+    assert other.ask(4).tolist() == expected.tolist()
+    with pytest.raises(InputDataError, match="expected roles="):
+        campaign().load_state_dict(bandit.state_dict())
+
+
+def test_new_arms_come_first_and_measured_ones_fill_the_batch():
+    bandit = OutcomesBandit(table(6), ROLES, seed=0)
+    bandit.add_observations(range(4), results_of(table(6)[:4]))
+    batch = bandit.ask(6)
+    assert {*batch[:2].tolist()} == {4, 5}
+    assert sorted(batch.tolist()) == [*range(6)]
+    once = OutcomesBandit(table(6), ROLES, seed=0, max_repeats=1)
+    once.add_observations(range(4), results_of(table(6)[:4]))
+    assert sorted(once.ask(6).tolist()) == [4, 5]
+
+
+def test_equal_rows_are_one_candidate():
+    arms = table(20)
+    arms[10:] = arms[:10]
+    bandit = OutcomesBandit(arms, ROLES, seed=0)
+    bandit.add_observations(range(5), results_of(arms[:5]))
+    assert sorted(bandit.ask(5).tolist()) == [5, 6, 7, 8, 9]
+
+
+def test_a_batch_is_spread_out_before_the_first_objective():
+    bandit = OutcomesBandit(table(), {"yield": Maximize(), "cost": AtMost(1)}, seed=3)
+    expected = GPBandit(table(), seed=3).ask(4)
+    picks = bandit.ask(4)
+    assert len(picks.unique()) == 4
+    bandit.tell(picks, {"cost": [0.1, 0.2, 0.3, 0.4]})
+    assert not torch.isin(bandit.ask(4), picks).any()
+    assert len(expected) == 4
+    with pytest.raises(InputDataError, match="'yield' has none"):
+        bandit.best_arm()
+
+
+def test_one_objective_without_limits_finds_the_best():
+    bandit = OutcomesBandit(table(), {"yield": Maximize()}, seed=0)
+    bandit.add_observations(range(6), {"yield": results_of(table()[:6])["yield"]})
+    for _ in range(4):
+        picks = bandit.ask(4)
+        bandit.tell(picks, {"yield": results_of(table()[picks])["yield"]})
+    best = results_of(table())["yield"].argmax()
+    assert bandit.best_arm() == (int(best), True, 1.0)
+
+
+def test_words_and_plates():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "ligand": rng.choice(["a", "b", "c"], 60),
+            "temperature": rng.choice([20.0, 40.0, 60.0], 60),
+            "time": rng.random(60),
+        }
     )
-
-
-def measured(bandit, number=12, seed=1):
-    """Results of some arms, told, by outcome."""
-    rng = np.random.default_rng(seed)
-    arms = rng.choice(len(bandit.arms), number, replace=False)
-    true = outcomes_of(bandit.arms[arms].double())
-    results = {
-        name: true[name] + 0.2 * rng.standard_normal(number) for name in bandit.roles
-    }
-    bandit.add_observations(arms, results)
-    return arms, results
-
-
-def dense(bandit, name, arms, results, rows):
-    """Mean and covariance of rows, from the kernel and the results alone."""
-    covar, x = bandit.outcomes[name].covar_module, bandit.arms
-    mean = results[name].mean()
-    found, covariance = exact_posterior(
-        gram_matrix(covar, x[arms]),
-        gram_matrix(covar, x[arms], x[rows]),
-        gram_matrix(covar, x[rows]),
-        np.full(len(arms), NOISE),
-        results[name] - mean,
+    bandit = OutcomesBandit(frame, {"yield": Maximize(), "cost": AtMost(0.5)}, seed=0)
+    found = frame["time"] + (frame["ligand"] == "b")
+    bandit.add_observations(
+        range(12), {"yield": found[:12], "cost": frame["time"][:12]}
     )
-    return found + mean, covariance
+    batch = bandit.ask(4, same=["temperature"])
+    assert frame["temperature"][batch.numpy()].nunique() == 1
+    assert len(batch.unique()) == 4
+    effects = bandit.outcomes["yield"].main_effects().effects["ligand"]
+    assert effects["value"][int(torch.as_tensor(effects["mean"]).argmax())] == "b"
 
 
-def utility(role, y):
-    if isinstance(role, Target):
-        return -np.maximum(np.abs(y - role.value) - role.tolerance, 0)
-    return y if isinstance(role, Maximize) else -y
+@pytest.mark.parametrize(
+    ("outcomes", "match"),
+    [
+        ({}, "one to 4 outcomes.*got 0"),
+        ({"a": AtMost(1.0)}, "one to 4 outcomes.*got 0"),
+        ({name: Maximize() for name in "abcde"}, "got 5"),
+        ({"a": "max"}, "'a' to have a role"),
+        ({"a": [Maximize(), Minimize()]}, "one objective of the outcome 'a'"),
+        ({"a": []}, "'a' to have a role"),
+    ],
+)
+def test_roles_are_checked(outcomes, match):
+    with pytest.raises(InputDataError, match=match):
+        OutcomesBandit(table(), outcomes)
 
 
-def hypervolume(points, reference):
-    """By inclusion and exclusion over all boxes' cells: a grid of all coordinates."""
-    points = np.maximum(points, reference)
-    axes = [
-        np.unique(np.append(points[:, k], reference[k])) for k in range(points.shape[1])
-    ]
-    total = 0.0
-    for cell in itertools.product(*(range(1, len(axis)) for axis in axes)):
-        upper = np.array([axis[k] for axis, k in zip(axes, cell, strict=True)])
-        lower = np.array([axis[k - 1] for axis, k in zip(axes, cell, strict=True)])
-        if (points >= upper - 1e-15).all(axis=1).any():
-            total += np.prod(upper - lower)
-    return total
+@pytest.mark.parametrize(
+    "make", [lambda: Target("x"), lambda: Target(1.0, -1.0), lambda: AtMost(np.nan)]
+)
+def test_numbers_of_roles_are_checked(make):
+    with pytest.raises(InputDataError, match=re.compile("value|tolerance|limit")):
+        make()
 
 
-def flat(roles):
-    for name, own in roles.items():
-        for role in own if isinstance(own, list) else [own]:
-            yield name, role
-
-
-def promising(bandit, roles, arms, results, rows):
-    """Violation, and improvement by optimistic outcomes, of each row."""
-    moments = {name: dense(bandit, name, arms, results, rows) for name in roles}
-    means = {name: dense(bandit, name, arms, results, arms)[0] for name in roles}
-    stds = {name: np.sqrt(np.diag(c)) for name, (_, c) in moments.items()}
-    violation, optimistic, measured_front = np.zeros(len(rows)), [], []
-    feasible = np.ones(len(arms))
-    for name, role in flat(roles):
-        mean, std = moments[name][0], stds[name]
-        own = np.sqrt(np.diag(dense(bandit, name, arms, results, arms)[1]))
-        if isinstance(role, AtMost | AtLeast):
-            side = -1 if isinstance(role, AtMost) else 1
-            room = side * (mean - role.limit) / std
-            violation += np.maximum(-2 - room, 0)
-            feasible *= norm.cdf(side * (means[name] - role.limit) / own)
-            continue
-        low, high = mean - 2 * std, mean + 2 * std
-        best = {Maximize: high, Minimize: low}.get(type(role))
-        if best is None:
-            best = np.clip(role.value, low, high)
-        optimistic.append(utility(role, best))
-        steps = [0.0]
-        if isinstance(role, Target):
-            steps = norm.ppf((np.arange(9) + 0.5) / 9)
-        measured_front.append(
-            np.mean([utility(role, means[name] + k * own) for k in steps], axis=0)
-        )
-    front = np.stack(measured_front, axis=1)[feasible >= min(0.5, feasible.max())]
-    optimistic = np.stack(optimistic, axis=1)
-    if optimistic.shape[1] == 1:
-        return violation, optimistic[:, 0]
-    reference = front.min(axis=0)
-    before = hypervolume(front, reference)
-    value = [hypervolume(np.vstack([front, v]), reference) - before for v in optimistic]
-    return violation, np.array(value)
-
-
-@pytest.mark.parametrize("name", ROLES)
-def test_promising_candidates_are_those_of_dense_numpy(name):
-    roles, size = ROLES[name], 60 if name == "three" else 300
-    bandit = bandit_of(table(size), roles)
-    arms, results = measured(bandit, 6 if name == "three" else 12)
-    rows = np.setdiff1d(np.arange(size), arms)[::3]
-    violation, value = promising(bandit, roles, arms, results, rows)
-    scores = bandit._choice().scores(torch.from_numpy(rows))
-    np.testing.assert_allclose(scores.violation.numpy(), violation, atol=1e-9)
-    np.testing.assert_allclose(scores.value.numpy(), value, atol=1e-9)
-
-
-@pytest.mark.parametrize("name", ["fronts", "limited", "front within limits", "target"])
-def test_batches_are_those_of_brute_force(name, monkeypatch):
-    """Bounds, limits, hypervolume, a batch of 8 and pending results in NumPy."""
-    roles, size, pool_size = ROLES[name], 2_000, 24
-    monkeypatch.setattr(outcome_choice, "POOL_SIZE", pool_size)
-    monkeypatch.setattr(outcome_choice, "NUM_SAMPLES", NUM_SAMPLES)
-    bandit = bandit_of(table(size), roles)
-    arms, results = measured(bandit, 8)
-    bandit.add_pending([3, 5])
-    used = np.union1d(arms, [3, 5])
-    rows = np.setdiff1d(np.arange(size), used)
-    choice = bandit._choice()
-    limits = bandit._pull_limits(None, 8)
-    found = choice.promising(limits).where  # held to NumPy by another test
-    scores = found(torch.isin(torch.arange(size), torch.from_numpy(rows)))
-    keys = [-scores.spread, -scores.more, -scores.value, scores.violation]
-    pool = rows[np.lexsort(keys)[:pool_size]]
-    expected = greedy(bandit, roles, arms, results, used, pool, choice)
-    assert bandit.ask(8).tolist() == expected
-
-
-def greedy(bandit, roles, arms, results, used, pool, choice):
-    """The batch of the largest mean improvement over samples, one by one."""
-    acquisition = choice.acquisition(torch.from_numpy(used))
-    baseline = acquisition.X_baseline
-    x = bandit.arms.double()
-    known = [int((x == row).all(dim=-1).nonzero()[0]) for row in baseline]
-    model = acquisition.model
-    drawn = acquisition.base_sampler(model.posterior(baseline)).numpy()
-    names = [*roles]
-    size = 8 * len(names)
-    unit = GPyTorchPosterior(
-        MultivariateNormal(torch.zeros(size).double(), torch.eye(size).double())
-    )
-    sampler = SobolQMCNormalSampler(torch.Size([NUM_SAMPLES]), seed=choice.seed % 2**31)
-    normals = sampler(unit).squeeze(-1).unflatten(-1, (8, len(names))).numpy()
-    moments, firsts = {}, {}
-    for n, name in enumerate(names):
-        units, sign = choice.models[n].units, choice.models[n].sign
-        points = np.concatenate([known, pool])
-        mean, covariance = dense(bandit, name, arms, results, points)
-        moments[name] = mean, covariance
-        k = len(known)
-        root = np.linalg.cholesky(covariance[:k, :k])
-        own = drawn[..., n] * units.std + sign * units.mean
-        firsts[name] = np.linalg.solve(root, (own - mean[:k]).T).T
-    chosen = [*range(len(known))]
-    picks = []
-    for step in range(8):
-        best = -np.inf, -1
-        left = [p for p in range(len(pool)) if pool[p] not in picks]
-        for p in left:
-            at = [*chosen, len(known) + p]
-            samples = {}
-            for n, name in enumerate(names):
-                mean, covariance = moments[name]
-                root = np.linalg.cholesky(
-                    covariance[np.ix_(at, at)] + 1e-12 * np.eye(len(at))
-                )
-                z = np.concatenate([firsts[name], normals[:, : step + 1, n]], axis=1)
-                samples[name] = mean[at] + z @ root.T
-            gain = improvement(roles, samples, choice)
-            best = max(best, (gain, -p))
-        p = -best[1]
-        picks.append(int(pool[p]))
-        chosen.append(len(known) + p)
-    return picks
-
-
-def improvement(roles, samples, choice):
-    """Mean improvement of the last point over the others."""
-    goals = [
-        utility(role, samples[name])
-        for name, role in flat(roles)
-        if not isinstance(role, AtMost | AtLeast)
-    ]
-    margins = []
-    for name, role in flat(roles):
-        if isinstance(role, AtMost | AtLeast):
-            side = -1 if isinstance(role, AtMost) else 1
-            margins.append(side * (samples[name] - role.limit))
-    holds = np.all([m >= 0 for m in [*margins, np.ones_like(goals[0])]], axis=0)
-    # BoTorch's constraints are smooth.
-    weights = torch.ones(len(holds))
-    if margins:
-        weights = compute_smoothed_feasibility_indicator(
-            [lambda Y, n=n: -Y[..., n] for n in range(len(margins))],
-            torch.tensor(np.stack([margin[:, -1] for margin in margins], axis=1)),
-            eta=1e-3,
-            fat=True,
-        )
-    gains = []
-    for s in range(len(goals[0])):
-        points = np.stack([goal[s] for goal in goals], axis=1)
-        others, weight = points[:-1][holds[s, :-1]], weights[s].item()
-        if points.shape[1] == 1:
-            gains.append(weight * max(points[-1, 0] - others[:, 0].max(), 0))
-        else:
-            reference = choice.reference.numpy()
-            before = hypervolume(others, reference) if len(others) else 0.0
-            after = hypervolume(np.vstack([others, points[-1:]]), reference)
-            gains.append(weight * (after - before))
-    return np.mean(gains)
+def test_options_are_by_outcome():
+    with pytest.raises(InputDataError, match=r"among \['yield', 'cost'\].*'price'"):
+        OutcomesBandit(table(), ROLES, noise_variance={"price": 1.0})
+    with pytest.raises(UnsupportedError, match="pareto_front"):
+        campaign().best_arm()
+    bandit = campaign(noise_variance={"cost": 0.25})
+    bandit.ask()
+    assert bandit.outcomes["cost"].noise_variance == pytest.approx(0.25)
+    far = campaign(reference_point={"yield": -5.0})._choice()
+    assert far.reference[0] == pytest.approx(-5 / far.models[0].units.std)

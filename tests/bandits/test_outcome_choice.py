@@ -1,0 +1,350 @@
+"""Choices and answers of `OutcomesBandit`, against dense NumPy."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from botorch.posteriors import GPyTorchPosterior
+from botorch.sampling import SobolQMCNormalSampler
+from botorch.utils.objective import compute_smoothed_feasibility_indicator
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.kernels import RBFKernel, ScaleKernel
+from scipy.stats import norm
+
+from botorch_bkb import (
+    AtLeast,
+    AtMost,
+    Maximize,
+    Minimize,
+    OutcomesBandit,
+    Target,
+)
+from botorch_bkb.arms import ProductArms
+from botorch_bkb.bandits import outcome_choice
+from tests.helpers import gram_matrix
+from tests.reference import exact_posterior
+
+
+NOISE, NUM_SAMPLES = 0.04, 16
+ROLES = {
+    "fronts": {"a": Maximize(), "b": Minimize()},
+    "three": {"a": Maximize(), "b": Minimize(), "c": Target(0.3, 0.1)},
+    "limited": {"a": Maximize(), "b": AtMost(0.7), "c": AtLeast(-0.9)},
+    "front within limits": {"a": [Maximize(), AtLeast(0.0)], "b": Minimize()},
+    "target": {"b": Target(0.9, 0.01), "c": AtMost(0.8)},
+}
+
+
+def kernel(scale=1.0, lengthscale=0.3):
+    found = ScaleKernel(RBFKernel()).double().requires_grad_(False)
+    found.outputscale, found.base_kernel.lengthscale = scale, lengthscale
+    return found
+
+
+def outcomes_of(arms):
+    x, y = arms[:, 0].numpy(), arms[:, 1].numpy()
+    return {
+        "a": np.sin(5 * x) + y,
+        "b": np.cos(4 * y) + x * y,
+        "c": np.sin(3 * x + 4 * y),
+    }
+
+
+def table(size, dtype=torch.double, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(size, 2, generator=generator, dtype=torch.double).to(dtype)
+
+
+def bandit_of(arms, roles, **options):
+    """A bandit of given kernels, so that nothing is fitted."""
+    kernels = {name: kernel(0.5 + n / 2) for n, name in enumerate(roles)}
+    noises = dict.fromkeys(roles, NOISE)
+    return OutcomesBandit(
+        arms, roles, covar_module=kernels, noise_variance=noises, seed=0, **options
+    )
+
+
+def measured(bandit, number=12, seed=1):
+    """Results of some arms, told, by outcome."""
+    rng = np.random.default_rng(seed)
+    arms = rng.choice(len(bandit.arms), number, replace=False)
+    true = outcomes_of(bandit.arms[arms].double())
+    results = {
+        name: true[name] + 0.2 * rng.standard_normal(number) for name in bandit.roles
+    }
+    bandit.add_observations(arms, results)
+    return arms, results
+
+
+def dense(bandit, name, arms, results, rows):
+    """Mean and covariance of rows, from the kernel and the results alone."""
+    covar, x = bandit.outcomes[name].covar_module, bandit.arms
+    mean = results[name].mean()
+    found, covariance = exact_posterior(
+        gram_matrix(covar, x[arms]),
+        gram_matrix(covar, x[arms], x[rows]),
+        gram_matrix(covar, x[rows]),
+        np.full(len(arms), NOISE),
+        results[name] - mean,
+    )
+    return found + mean, covariance
+
+
+def utility(role, y):
+    if isinstance(role, Target):
+        return -np.maximum(np.abs(y - role.value) - role.tolerance, 0)
+    return y if isinstance(role, Maximize) else -y
+
+
+def hypervolume(points, reference):
+    """By inclusion and exclusion over all boxes' cells: a grid of all coordinates."""
+    points = np.maximum(points, reference)
+    axes = [
+        np.unique(np.append(points[:, k], reference[k])) for k in range(points.shape[1])
+    ]
+    total = 0.0
+    for cell in itertools.product(*(range(1, len(axis)) for axis in axes)):
+        upper = np.array([axis[k] for axis, k in zip(axes, cell, strict=True)])
+        lower = np.array([axis[k - 1] for axis, k in zip(axes, cell, strict=True)])
+        if (points >= upper - 1e-15).all(axis=1).any():
+            total += np.prod(upper - lower)
+    return total
+
+
+def flat(roles):
+    for name, own in roles.items():
+        for role in own if isinstance(own, list) else [own]:
+            yield name, role
+
+
+def promising(bandit, roles, arms, results, rows):
+    """Violation, and improvement by optimistic outcomes, of each row."""
+    moments = {name: dense(bandit, name, arms, results, rows) for name in roles}
+    means = {name: dense(bandit, name, arms, results, arms)[0] for name in roles}
+    stds = {name: np.sqrt(np.diag(c)) for name, (_, c) in moments.items()}
+    violation, optimistic, measured_front = np.zeros(len(rows)), [], []
+    feasible = np.ones(len(arms))
+    for name, role in flat(roles):
+        mean, std = moments[name][0], stds[name]
+        own = np.sqrt(np.diag(dense(bandit, name, arms, results, arms)[1]))
+        if isinstance(role, AtMost | AtLeast):
+            side = -1 if isinstance(role, AtMost) else 1
+            room = side * (mean - role.limit) / std
+            violation += np.maximum(-2 - room, 0)
+            feasible *= norm.cdf(side * (means[name] - role.limit) / own)
+            continue
+        low, high = mean - 2 * std, mean + 2 * std
+        best = {Maximize: high, Minimize: low}.get(type(role))
+        if best is None:
+            best = np.clip(role.value, low, high)
+        optimistic.append(utility(role, best))
+        steps = [0.0]
+        if isinstance(role, Target):
+            steps = norm.ppf((np.arange(9) + 0.5) / 9)
+        measured_front.append(
+            np.mean([utility(role, means[name] + k * own) for k in steps], axis=0)
+        )
+    front = np.stack(measured_front, axis=1)[feasible >= min(0.5, feasible.max())]
+    optimistic = np.stack(optimistic, axis=1)
+    if optimistic.shape[1] == 1:
+        return violation, optimistic[:, 0]
+    reference = front.min(axis=0)
+    before = hypervolume(front, reference)
+    value = [hypervolume(np.vstack([front, v]), reference) - before for v in optimistic]
+    return violation, np.array(value)
+
+
+@pytest.mark.parametrize("name", ROLES)
+def test_promising_candidates_are_those_of_dense_numpy(name):
+    roles, size = ROLES[name], 60 if name == "three" else 300
+    bandit = bandit_of(table(size), roles)
+    arms, results = measured(bandit, 6 if name == "three" else 12)
+    rows = np.setdiff1d(np.arange(size), arms)[::3]
+    violation, value = promising(bandit, roles, arms, results, rows)
+    scores = bandit._choice().scores(torch.from_numpy(rows))
+    np.testing.assert_allclose(scores.violation.numpy(), violation, atol=1e-9)
+    np.testing.assert_allclose(scores.value.numpy(), value, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["fronts", "limited", "front within limits", "target"])
+def test_batches_are_those_of_brute_force(name, monkeypatch):
+    """Bounds, limits, hypervolume, a batch of 8 and pending results in NumPy."""
+    roles, size, pool_size = ROLES[name], 2_000, 24
+    monkeypatch.setattr(outcome_choice, "POOL_SIZE", pool_size)
+    monkeypatch.setattr(outcome_choice, "NUM_SAMPLES", NUM_SAMPLES)
+    bandit = bandit_of(table(size), roles)
+    arms, results = measured(bandit, 8)
+    bandit.add_pending([3, 5])
+    used = np.union1d(arms, [3, 5])
+    rows = np.setdiff1d(np.arange(size), used)
+    choice = bandit._choice()
+    limits = bandit._pull_limits(None, 8)
+    found = choice.promising(limits).where  # held to NumPy by another test
+    scores = found(torch.isin(torch.arange(size), torch.from_numpy(rows)))
+    keys = [-scores.spread, -scores.more, -scores.value, scores.violation]
+    pool = rows[np.lexsort(keys)[:pool_size]]
+    expected = greedy(bandit, roles, arms, results, used, pool, choice)
+    assert bandit.ask(8).tolist() == expected
+
+
+def greedy(bandit, roles, arms, results, used, pool, choice):
+    """The batch of the largest mean improvement over samples, one by one."""
+    acquisition = choice.acquisition(torch.from_numpy(used))
+    baseline = acquisition.X_baseline
+    x = bandit.arms.double()
+    known = [int((x == row).all(dim=-1).nonzero()[0]) for row in baseline]
+    model = acquisition.model
+    drawn = acquisition.base_sampler(model.posterior(baseline)).numpy()
+    names = [*roles]
+    size = 8 * len(names)
+    unit = GPyTorchPosterior(
+        MultivariateNormal(torch.zeros(size).double(), torch.eye(size).double())
+    )
+    sampler = SobolQMCNormalSampler(torch.Size([NUM_SAMPLES]), seed=choice.seed % 2**31)
+    normals = sampler(unit).squeeze(-1).unflatten(-1, (8, len(names))).numpy()
+    moments, firsts = {}, {}
+    for n, name in enumerate(names):
+        units, sign = choice.models[n].units, choice.models[n].sign
+        points = np.concatenate([known, pool])
+        mean, covariance = dense(bandit, name, arms, results, points)
+        moments[name] = mean, covariance
+        k = len(known)
+        root = np.linalg.cholesky(covariance[:k, :k])
+        own = drawn[..., n] * units.std + sign * units.mean
+        firsts[name] = np.linalg.solve(root, (own - mean[:k]).T).T
+    chosen = [*range(len(known))]
+    picks = []
+    for step in range(8):
+        best = -np.inf, -1
+        left = [p for p in range(len(pool)) if pool[p] not in picks]
+        for p in left:
+            at = [*chosen, len(known) + p]
+            samples = {}
+            for n, name in enumerate(names):
+                mean, covariance = moments[name]
+                root = np.linalg.cholesky(
+                    covariance[np.ix_(at, at)] + 1e-12 * np.eye(len(at))
+                )
+                z = np.concatenate([firsts[name], normals[:, : step + 1, n]], axis=1)
+                samples[name] = mean[at] + z @ root.T
+            gain = improvement(roles, samples, choice)
+            best = max(best, (gain, -p))
+        p = -best[1]
+        picks.append(int(pool[p]))
+        chosen.append(len(known) + p)
+    return picks
+
+
+def improvement(roles, samples, choice):
+    """Mean improvement of the last point over the others."""
+    goals = [
+        utility(role, samples[name])
+        for name, role in flat(roles)
+        if not isinstance(role, AtMost | AtLeast)
+    ]
+    margins = []
+    for name, role in flat(roles):
+        if isinstance(role, AtMost | AtLeast):
+            side = -1 if isinstance(role, AtMost) else 1
+            margins.append(side * (samples[name] - role.limit))
+    holds = np.all([m >= 0 for m in [*margins, np.ones_like(goals[0])]], axis=0)
+    # BoTorch's constraints are smooth.
+    weights = torch.ones(len(holds))
+    if margins:
+        weights = compute_smoothed_feasibility_indicator(
+            [lambda Y, n=n: -Y[..., n] for n in range(len(margins))],
+            torch.tensor(np.stack([margin[:, -1] for margin in margins], axis=1)),
+            eta=1e-3,
+            fat=True,
+        )
+    gains = []
+    for s in range(len(goals[0])):
+        points = np.stack([goal[s] for goal in goals], axis=1)
+        others, weight = points[:-1][holds[s, :-1]], weights[s].item()
+        if points.shape[1] == 1:
+            gains.append(weight * max(points[-1, 0] - others[:, 0].max(), 0))
+        else:
+            reference = choice.reference.numpy()
+            before = hypervolume(others, reference) if len(others) else 0.0
+            after = hypervolume(np.vstack([others, points[-1:]]), reference)
+            gains.append(weight * (after - before))
+    return np.mean(gains)
+
+
+@pytest.mark.parametrize("among_pulled", [True, False])
+def test_the_best_arm_holds_its_limits_or_is_the_most_probable(among_pulled):
+    arms = table(200)
+    for limit, expected in ((1.0, True), (-1.5, False)):
+        roles = {"a": Maximize(), "b": AtMost(limit)}
+        bandit = bandit_of(arms, roles)
+        told, results = measured(bandit, 15)
+        rows = np.unique(told) if among_pulled else np.arange(200)
+        mean, _ = dense(bandit, "a", told, results, rows)
+        other, covariance = dense(bandit, "b", told, results, rows)
+        feasible = norm.cdf((limit - other) / np.sqrt(np.diag(covariance)))
+        found = bandit.best_arm(among_pulled)
+        assert found.holds_limits is expected
+        kept = feasible >= min(0.95, feasible.max())
+        place = np.flatnonzero(kept)[mean[kept].argmax()]
+        assert found.arm == rows[place]
+        assert found.probability_feasible == pytest.approx(feasible[place], abs=1e-9)
+        columns = bandit.predictions(rows)
+        np.testing.assert_allclose(columns["a_mean"].numpy(), mean, atol=1e-9)
+        np.testing.assert_allclose(
+            columns["probability_feasible"].numpy(), feasible, atol=1e-9
+        )
+        half = norm.ppf(0.975) * np.sqrt(np.diag(covariance))
+        np.testing.assert_allclose(columns["b_high"].numpy() - other, half, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["fronts", "three", "front within limits"])
+@pytest.mark.parametrize("among_pulled", [True, False])
+def test_the_front_is_that_of_the_means(name, among_pulled):
+    roles = ROLES[name]
+    bandit = bandit_of(table(150), roles)
+    told, results = measured(bandit, 20)
+    bandit.retire_arms(told[:3])
+    rows = np.unique(told) if among_pulled else np.arange(150)
+    rows = np.setdiff1d(rows, told[:3])
+    goals, feasible = [], np.ones(len(rows))
+    for key, role in flat(roles):
+        mean, covariance = dense(bandit, key, told, results, rows)
+        std = np.sqrt(np.diag(covariance))
+        if isinstance(role, AtLeast):
+            feasible *= norm.cdf((mean - role.limit) / std)
+            continue
+        steps = norm.ppf((np.arange(9) + 0.5) / 9) if isinstance(role, Target) else [0]
+        goals.append(np.mean([utility(role, mean + k * std) for k in steps], axis=0))
+    goals = np.stack(goals, axis=1)
+    kept = feasible >= min(0.95, feasible.max())
+    rows, goals = rows[kept], goals[kept]
+    is_front = [
+        not ((goals >= own).all(axis=1) & (goals > own).any(axis=1)).any()
+        for own in goals
+    ]
+    rows, goals = rows[is_front], goals[is_front]
+    expected = rows[np.argsort(-goals[:, 0])]
+    assert bandit.pareto_front(among_pulled).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("most", [0, 10_000])
+def test_product_spaces_are_searched_for_all_outcomes(most, monkeypatch):
+    """A local search finds the best of 8,000 products that all scores have."""
+    monkeypatch.setattr(outcome_choice, "MOST_PRODUCTS", most)
+    axis = torch.linspace(0, 1, 20, dtype=torch.double)
+    lists = {name: axis.unsqueeze(-1) for name in "xyz"}
+    space = ProductArms(lists, forbidden=lambda positions: positions[:, 0] == 19)
+    bandit = OutcomesBandit(space, {"a": Maximize(), "b": [Minimize(), AtMost(1.0)]})
+    rng = np.random.default_rng(0)
+    told = torch.from_numpy(rng.choice(19 * 400, 25, replace=False))
+    x, y, z = (axis[p] for p in space.components(told).unbind(-1))
+    bandit.add_observations(told, {"a": x + y * z, "b": (x - y).abs() + z / 2})
+    choice, limits = bandit._choice(), bandit._pull_limits(None, 4)
+    every = choice.scores(torch.arange(19 * 400))
+    assert choice.promising(limits).first(20).tolist() == every.first(20).tolist()
+    batch = bandit.ask(4)
+    assert len(batch.unique()) == 4
+    assert not space.components(batch)[:, 0].eq(19).any()
+    same = bandit.ask(3, same=["y"])
+    assert len(space.components(same)[:, 1].unique()) == 1
