@@ -126,7 +126,35 @@ def objective(text: str) -> Objective:
     except ValueError:
         raise argparse.ArgumentTypeError(
             "expected COLUMN:max:LOW:HIGH or COLUMN:min:LOW:HIGH, perhaps with :WEIGHT "
-            f"at the end, such as yield:max:0:100, but got {text!r}"
+            f"at the end, such as yield:max:0:100, but got {text!r}. For a target, "
+            'pass --target "viscosity = 350"'
+        ) from None
+
+
+def limit(text: str) -> tuple[str, str, float]:
+    """Return the column of an outcome, ``<=`` or ``>=``, and its limit."""
+    found = re.fullmatch(r"(.+?)\s*(<=?|>=?|≤|≥)\s*([^<>=≤≥]+)", text.strip())
+    try:
+        name, sign, limit = found.groups() if found else ("", "", "")
+        return name, "<=" if sign in ("<", "<=", "≤") else ">=", number(limit)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(
+            "expected COLUMN <= NUMBER or COLUMN >= NUMBER in quotation marks, such as "
+            f'"impurity <= 2", but got {text!r}'
+        ) from None
+
+
+def target(text: str) -> tuple[str, float, float]:
+    """Return the column of an outcome, its target, and a tolerance."""
+    sign = r"\s*(?:\+-|\+/-|±)\s*"
+    found = re.fullmatch(rf"([^=]+?)\s*=\s*(.+?)(?:{sign}(.+))?", text.strip())
+    try:
+        name, value, tolerance = found.groups() if found else ("", "", "")
+        return name, number(value), non_negative_number(tolerance or "0")
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(
+            "expected COLUMN = NUMBER or COLUMN = NUMBER +- TOLERANCE in quotation "
+            f'marks, such as "viscosity = 350 +- 10", but got {text!r}'
         ) from None
 
 
@@ -302,6 +330,7 @@ class SuggestOptions(TableOptions, RunOptions):
     Attributes:
         arms: The table of candidates; with components, their names.
         arms_sheet: The sheet of that table, as soon as it was read.
+        roles: The roles of several outcomes, by name; none of a reward or a score.
     """
 
     arms: Path = option(
@@ -347,6 +376,27 @@ class SuggestOptions(TableOptions, RunOptions):
         COLUMN, "id column of RESULTS, if it differs from --id"
     )
     reward: str = option(COLUMN, "column of results (default: reward)")
+    maximize: list[str] = option(
+        COLUMN | REPEATED,
+        "instead of --reward: the column of an outcome of which large values are good. "
+        "--maximize, --minimize, --target and --limit are repeatable and go together: "
+        "with several objectives the Pareto front is searched",
+    )
+    minimize: Any = option(
+        COLUMN | REPEATED | {"nargs": "?", "const": ""},
+        "with COLUMN: an outcome of which small values are good, as --maximize. "
+        "Without: small results of --reward are best",
+    )
+    target: list[tuple[str, float, float]] = option(
+        REPEATED | {"type": target, "metavar": '"COLUMN = X"'},
+        'an outcome that is best at X, such as "viscosity = 350", or equally good '
+        'within a tolerance: "viscosity = 350 +- 10"',
+    )
+    limit: list[tuple[str, str, float]] = option(
+        REPEATED | {"type": limit, "metavar": '"COLUMN <= X"'},
+        'an outcome that has to stay within a limit: "impurity <= 2", "yield >= 50". '
+        "Its column may be that of an objective",
+    )
     objective: list[Objective] = option(
         REPEATED | {"type": objective, "metavar": "COLUMN:DIRECTION:LOW:HIGH[:WEIGHT]"},
         "instead of --reward: an outcome. With max, LOW scores 0 and HIGH scores 1; "
@@ -410,11 +460,29 @@ class SuggestOptions(TableOptions, RunOptions):
     )
 
     arms_sheet: str = field(init=False)
+    roles: dict[str, Any] = field(init=False, default_factory=dict)
 
     @property
     def outcome_columns(self) -> list[str]:
-        """The columns of results, that of the reward or those of the objectives."""
-        return [name for name, _ in self.objective] or [self.reward]
+        """The columns of results, that of the reward or those of the outcomes."""
+        return [*self.roles] or [name for name, _ in self.objective] or [self.reward]
+
+    @property
+    def columns_of_next(self) -> list[str]:
+        """The columns of a batch, beside the ids and empty ones for results."""
+        kinds = ["mean", "std", "low", "high"]
+        if not self.roles:
+            return ["repeats", *kinds, "why"]
+        columns = [f"{name}_{kind}" for name in self.roles for kind in kinds]
+        return ["repeats", *columns, *["probability_feasible"] * bool(self.limit)]
+
+    @property
+    def outcome_option(self) -> str:
+        """The option that names the columns of results."""
+        several = "--maximize, --minimize, --target or --limit"
+        return (
+            several if self.roles else "--objective" if self.objective else "--reward"
+        )
 
     @property
     def results_name(self) -> str:
@@ -426,6 +494,8 @@ class SuggestOptions(TableOptions, RunOptions):
         """The name of the reward, which is the result, its logarithm, or the score."""
         if self.objective:
             return "score"
+        if self.roles:
+            return next(iter(self.roles))
         return f"log10({self.reward})" if self.log_reward else self.reward
 
 
@@ -462,7 +532,8 @@ def build_parser() -> argparse.ArgumentParser:
         command.register("action", None, _StoreOnce)
         known = {each.name: each.metadata for each in fields(options)}
         # Those of the command itself come first.
-        for dest in chain.from_iterable(map(get_annotations, options.__mro__)):
+        names = chain.from_iterable(map(get_annotations, options.__mro__))
+        for dest in dict.fromkeys(names):
             if "flag" in known.get(dest, {}):
                 flag = known[dest]["flag"] or f"--{dest.replace('_', '-')}"
                 command.add_argument(flag, **known[dest]["kind"])
