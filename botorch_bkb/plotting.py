@@ -297,14 +297,11 @@ def plot_front(
         batch: Those of the next batch, ``q x 2``.
         names: The names of the two outcomes.
     """
-    for points, style, size, label in (
-        (measured, ".", 4, "measured"),
-        (front, "C0o", 4, "predicted front"),
-        (batch, "C3x", 6, "next batch, predicted"),
-    ):
-        (marks,) = axes.plot(*points.T, style, markersize=size, label=label)
-        marks.set(rasterized=len(points) > MAX_VECTOR_MARKS)
-    axes.lines[0].set_color("0.5")
+    axes.plot(*measured.T, ".", color="0.5", markersize=4, label="measured")
+    axes.plot(*front.T, "C0o", fillstyle="none", label="predicted front")
+    axes.plot(*batch.T, "C3x", label="next batch, predicted")
+    for marks in axes.lines:
+        marks.set_rasterized(np.size(marks.get_xdata()) > MAX_VECTOR_MARKS)
     axes.set(xlabel=names[0], ylabel=names[1])
     return tidy_axes(axes)
 

@@ -219,10 +219,13 @@ def recommended(
     front = bandit.pareto_front()  # the best one if there is one objective
     table = predict_outcomes(args, bandit, front, fitted)
     if args.limit and (table[FEASIBLE] < CONFIDENT).any():
-        lines = ["No measured candidate holds the limits with 95 %. The most probable:"]
+        lines = [
+            "No measured candidate holds the limits with a probability of 95 %. The "
+            "most probable:"
+        ]
     elif len(_objectives(args)) > 1:
         lines = [
-            f"Pareto front of the measured candidates, by their means: {len(front):,}"
+            f"Pareto front of the measured candidates, {len(front):,} by the model:"
         ]
     else:
         lines = ["Best measured so far:"]
@@ -231,7 +234,11 @@ def recommended(
     for own, cells in zip(ids, outcome_cells(args, shown), strict=True):
         pairs = zip(args.roles, cells[::2], cells[1::2], strict=False)
         said = [f"{name} {mean} ({ends})" for name, mean, ends in pairs]
-        said += [f"holds the limits with {cells[-1]}"] if args.limit else []
+        said += (
+            [f"holds the limits with a probability of {cells[-1]}"]
+            if args.limit
+            else []
+        )
         lines.append(f"{own}: {', '.join(said)}")
     more = len(front) - NUM_FRONT_SHOWN
     return [*lines, f"and {more:,} more"] if more > 0 else lines
