@@ -236,6 +236,7 @@ def plot_inducing_points(
 def plot_progress(
     axes: Axes,
     rounds: Sequence[np.ndarray],
+    *,
     maximize: bool = True,
     target: float | None = None,
     limits: Sequence[float] = (),

@@ -19,6 +19,7 @@ from botorch.sampling import SobolQMCNormalSampler
 from botorch.utils.multi_objective.box_decompositions import (
     FastNondominatedPartitioning,
 )
+from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
 from botorch_bkb.arms import ProductArms, PullLimits
@@ -268,6 +269,7 @@ class OutcomeChoice:
             with warnings.catch_warnings():
                 # There may be no feasible measurement yet, which is normal.
                 warnings.filterwarnings("ignore", "When all training points are inf")
+                warnings.simplefilter("ignore", NumericalWarning)
                 chosen, values = optimize_acqf_finite(
                     self.acquisition(used), choices, min(size, len(pool))
                 )

@@ -51,6 +51,8 @@ describes the tables.
 """
 
 
+# What is predicted of a reward or an outcome.
+MOMENTS = ("mean", "std", "low", "high")
 KernelName = Literal["tanimoto", "matern", "rbf"]
 Objective = tuple[str, tuple[str | float, ...]]
 
@@ -133,28 +135,27 @@ def objective(text: str) -> Objective:
 
 def limit(text: str) -> tuple[str, str, float]:
     """Return the column of an outcome, ``<=`` or ``>=``, and its limit."""
-    found = re.fullmatch(r"(.+?)\s*(<=?|>=?|≤|≥)\s*([^<>=≤≥]+)", text.strip())
+    found = re.fullmatch(r"(.+?)\s*(<=?|>=?|≤|≥)([^<>=≤≥]+)", text.strip())
     try:
-        name, sign, limit = found.groups() if found else ("", "", "")
-        return name, "<=" if sign in ("<", "<=", "≤") else ">=", number(limit)
+        name, sign, end = found.groups() if found else ("", "", "")
+        return name, "<=" if sign in "<=≤" else ">=", number(end)
     except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(
-            "expected COLUMN <= NUMBER or COLUMN >= NUMBER in quotation marks, such as "
-            f'"impurity <= 2", but got {text!r}'
+            'expected COLUMN <= NUMBER or COLUMN >= NUMBER, such as "impurity <= 2", '
+            f"but got {text!r}"
         ) from None
 
 
 def target(text: str) -> tuple[str, float, float]:
     """Return the column of an outcome, its target, and a tolerance."""
-    sign = r"\s*(?:\+-|\+/-|±)\s*"
-    found = re.fullmatch(rf"([^=]+?)\s*=\s*(.+?)(?:{sign}(.+))?", text.strip())
+    found = re.fullmatch(r"(.+?)\s*=(.+?)(?:(?:\+/?-|±)(.+))?", text.strip())
     try:
         name, value, tolerance = found.groups() if found else ("", "", "")
         return name, number(value), non_negative_number(tolerance or "0")
     except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(
-            "expected COLUMN = NUMBER or COLUMN = NUMBER +- TOLERANCE in quotation "
-            f'marks, such as "viscosity = 350 +- 10", but got {text!r}'
+            "expected COLUMN = NUMBER or COLUMN = NUMBER +- TOLERANCE, such as "
+            f'"viscosity = 350 +- 10", but got {text!r}'
         ) from None
 
 
@@ -378,24 +379,20 @@ class SuggestOptions(TableOptions, RunOptions):
     reward: str = option(COLUMN, "column of results (default: reward)")
     maximize: list[str] = option(
         COLUMN | REPEATED,
-        "instead of --reward: the column of an outcome of which large values are good. "
-        "--maximize, --minimize, --target and --limit are repeatable and go together: "
-        "with several objectives the Pareto front is searched",
+        "instead of --reward: an outcome of which large values are good. --maximize, "
+        "--minimize, --target and --limit are repeatable and go together",
     )
     minimize: Any = option(
         COLUMN | REPEATED | {"nargs": "?", "const": ""},
-        "with COLUMN: an outcome of which small values are good, as --maximize. "
-        "Without: small results of --reward are best",
+        "an outcome of which small values are good; without COLUMN: that of --reward",
     )
     target: list[tuple[str, float, float]] = option(
         REPEATED | {"type": target, "metavar": '"COLUMN = X"'},
-        'an outcome that is best at X, such as "viscosity = 350", or equally good '
-        'within a tolerance: "viscosity = 350 +- 10"',
+        'an outcome that is best at X, or near it, such as "viscosity = 350 +- 10"',
     )
     limit: list[tuple[str, str, float]] = option(
         REPEATED | {"type": limit, "metavar": '"COLUMN <= X"'},
-        'an outcome that has to stay within a limit: "impurity <= 2", "yield >= 50". '
-        "Its column may be that of an objective",
+        'a limit of an outcome, perhaps of an objective, such as "impurity <= 2"',
     )
     objective: list[Objective] = option(
         REPEATED | {"type": objective, "metavar": "COLUMN:DIRECTION:LOW:HIGH[:WEIGHT]"},
@@ -470,11 +467,10 @@ class SuggestOptions(TableOptions, RunOptions):
     @property
     def columns_of_next(self) -> list[str]:
         """The columns of a batch, beside the ids and empty ones for results."""
-        kinds = ["mean", "std", "low", "high"]
-        if not self.roles:
-            return ["repeats", *kinds, "why"]
-        columns = [f"{name}_{kind}" for name in self.roles for kind in kinds]
-        return ["repeats", *columns, *["probability_feasible"] * bool(self.limit)]
+        of = [f"{name}_" for name in self.roles] or [""]
+        columns = [f"{own}{kind}" for own in of for kind in MOMENTS]
+        last = ["probability_feasible"] * bool(self.limit) if self.roles else ["why"]
+        return ["repeats", *columns, *last]
 
     @property
     def outcome_option(self) -> str:

@@ -26,7 +26,7 @@ from botorch_bkb.bandits.roles import (
     Role,
     Target,
 )
-from botorch_bkb.cli.arguments import SuggestOptions
+from botorch_bkb.cli.arguments import MOMENTS, SuggestOptions
 from botorch_bkb.cli.candidates import Candidates
 from botorch_bkb.cli.features import Features
 from botorch_bkb.cli.predictions import NUM_PRODUCTS
@@ -66,53 +66,47 @@ def read_roles(args: SuggestOptions) -> None:
 
     A single outcome that is maximized or minimized becomes ``args.reward``.
     """
+    given: list[tuple[str, Role]] = [(name, Maximize()) for name in args.maximize]
+    given += [(name, Minimize()) for name in args.minimize or () if name]
+    given += [(name, Target(*numbers)) for name, *numbers in args.target]
+    limits = {"<=": AtMost, ">=": AtLeast}
+    given += [(name, limits[sign](end)) for name, sign, end in args.limit]
     roles: dict[str, list[Role]] = {}
-    for name in args.maximize:
-        roles.setdefault(name, []).append(Maximize())
-    for name in filter(None, args.minimize):
-        roles.setdefault(name, []).append(Minimize())
-    for name, *numbers in args.target:
-        roles.setdefault(name, []).append(Target(*numbers))
-    for name, sign, end in args.limit:
-        limit = AtMost(end) if sign == "<=" else AtLeast(end)
-        roles.setdefault(name, []).append(limit)
+    for name, role in given:
+        roles.setdefault(name, []).append(role)
     if not roles:
         args.minimize = bool(args.minimize)
         return
     words = outcome_words(args)
     if args.objective or args.reward is not None or "" in args.minimize:
         raise InputDataError(
-            "Expected --objective, or --reward with or without --minimize, or else "
-            "--maximize COLUMN, --minimize COLUMN, --target and --limit, but got both. "
-            f"For several outcomes without a score, pass {words} instead."
+            "Expected --objective, or --reward and perhaps --minimize, or outcomes "
+            "(--maximize COLUMN, --minimize COLUMN, --target, --limit), but got both. "
+            f"For outcomes, pass {words} instead."
         )
-    if not any(isinstance(role, Objective) for own in roles.values() for role in own):
+    if len(given) == len(args.limit):
         raise InputDataError(
             "Expected an objective beside --limit. Add --maximize COLUMN, --minimize "
-            f"COLUMN or --target. If the result is in a column 'reward', pass "
-            f"--maximize reward {words}."
+            f"COLUMN or --target, such as --maximize reward {words}."
         )
     (name, (role, *others)), *more = roles.items()
     if not more and not others and isinstance(role, Maximize | Minimize):
         args.reward, args.minimize = name, isinstance(role, Minimize)
         return
     args.roles = checked_roles(roles)
-    for option, value, remedy in (
-        (
-            "log-reward",
-            args.log_reward,
-            "Write logarithms into the column and its limits",
-        ),
-        ("noise-std", args.noise_column, "Leave it out: the noise is learned"),
-        ("threshold", args.threshold is not None, 'Pass --limit "COLUMN >= X"'),
-        ("confidence", args.confidence is not None, "Leave it out"),
-        ("goal regret", args.goal == "regret", "Leave it out"),
-    ):
-        if value:
-            raise InputDataError(
-                f"--{option} does not go with --maximize, --minimize COLUMN, --target "
-                f"and --limit, which are for several outcomes. {remedy}."
-            )
+    refused = {
+        "log-reward": args.log_reward,
+        "noise-std": args.noise_column is not None,
+        "threshold": args.threshold is not None,
+        "confidence": args.confidence is not None,
+        "goal regret": args.goal == "regret",
+    }
+    for option in filter(refused.get, refused):
+        raise InputDataError(
+            f"--{option} does not go with outcomes (--maximize, --minimize COLUMN, "
+            "--target, --limit). Leave it out. In place of a threshold pass --limit "
+            '"COLUMN >= X", and write logarithms into the column and its limits.'
+        )
     taken = [name for name in roles if name in (args.id, *args.columns_of_next)]
     if taken:
         raise InputDataError(
@@ -166,11 +160,10 @@ def predict_outcomes(
     table = pd.DataFrame(np.nan, arms.numpy(), args.columns_of_next[1:])
     if all(model.num_pulls for model in bandit.outcomes.values()):
         table = pd.DataFrame(bandit.predictions(arms)).set_index("arm")
-    limited = {name for name, *_ in args.limit}
-    for column in map(str, table):
-        name = column.rpartition("_")[0]
-        if not (limited if column == FEASIBLE else {name}) <= {*fitted}:
-            table[column] = np.nan
+    for name in {*args.roles}.difference(fitted):
+        table[[f"{name}_{kind}" for kind in MOMENTS]] = np.nan
+        if any(name == limited for limited, *_ in args.limit):
+            table[FEASIBLE] = np.nan
     return table
 
 
@@ -234,11 +227,8 @@ def recommended(
     for own, cells in zip(ids, outcome_cells(args, shown), strict=True):
         pairs = zip(args.roles, cells[::2], cells[1::2], strict=False)
         said = [f"{name} {mean} ({ends})" for name, mean, ends in pairs]
-        said += (
-            [f"holds the limits with a probability of {cells[-1]}"]
-            if args.limit
-            else []
-        )
+        if args.limit:
+            said.append(f"holds the limits with a probability of {cells[-1]}")
         lines.append(f"{own}: {', '.join(said)}")
     more = len(front) - NUM_FRONT_SHOWN
     return [*lines, f"and {more:,} more"] if more > 0 else lines

@@ -86,12 +86,8 @@ class Part:
         campaign: The measurements, with its results as rewards.
         rounds: Those of :func:`read_rounds`.
         bandit: Its model.
-        held_out: Predictions of held-out candidates.
-        problems: Warnings.
-        name: The name of the results.
-        rewards: Those, NaN while a measurement is in flight.
-        noise: Their noise variances, NaN where not known.
-        is_fitted: Whether the model is fitted.
+        held_out: Predictions of held-out candidates, and warnings, ``problems``.
+        rewards: The results, NaN while in flight, and their noise variances, ``noise``.
     """
 
     args: SuggestOptions
@@ -195,26 +191,17 @@ def report_page(
     )
 
 
-def outcome_cells(args: SuggestOptions, table: pd.DataFrame) -> list[list[str]]:
-    """Return the mean and the interval of each outcome, and the limits' probability.
-
-    They are empty if they are not known.
-    """
-    rows = []
-    for row in table.to_dict("records"):
-        cells = []
-        for name in args.roles:
-            std = row[f"{name}_std"]
-            mean, low, high = (
-                in_digits_of(row[f"{name}_{kind}"], std) if std == std else ""
-                for kind in ("mean", "low", "high")
-            )
-            cells += [mean, f"{low} to {high}" if mean else ""]
-        if args.limit:
-            share = row["probability_feasible"]
-            cells.append(f"{100 * share:.0f} %" if share == share else "")
-        rows.append(cells)
-    return rows
+def outcome_cells(args: SuggestOptions, table: pd.DataFrame) -> list[tuple[str, ...]]:
+    """Return the mean and interval of each outcome, and the limits' probability."""
+    cells = []
+    for name in args.roles:
+        parts = (table[f"{name}_{kind}"] for kind in ("mean", "low", "high"))
+        std = table[f"{name}_std"]
+        mean, low, high = (list(map(in_digits_of, part, std)) for part in parts)
+        cells += [mean, [*map("{} to {}".format, low, high)]]
+    if args.limit:
+        cells.append([f"{100 * each:.0f} %" for each in table["probability_feasible"]])
+    return list(zip(*cells, strict=True))
 
 
 def _assumed(
@@ -318,16 +305,17 @@ def _pictures(part: Part) -> dict[str, Any]:
     rewards = [rows["reward"].to_numpy() for _, rows in part.rounds.groupby("key")]
     roles = part.args.roles.get(part.name, ())
     values = [role.value for role in roles if isinstance(role, Target)]
-    goal = not part.args.minimize, values[0] if values else None
-    best = _best_so_far(rewards, *goal)
+    target, maximize = next(iter(values), None), not part.args.minimize
+    best = _best_so_far(rewards, maximize, target)
     limits = [role.limit for role in roles if isinstance(role, Limit)]
+    goal = {"maximize": maximize, "target": target, "limits": limits}
     pictures |= {
         "num_rounds": len(rewards),
         "best_first": best[0],
         "best_last": best[-1],
         # Two digits more than those of the spread of single results.
         "unit": part.rounds["reward"].std(ddof=0) / 100,
-        "progress": _draw(plot_progress, rewards, *goal, limits),
+        "progress": _draw(plot_progress, rewards, **goal),
     }
     held_out = part.held_out
     if held_out is not None:
@@ -359,9 +347,8 @@ def _fronts(
     fronts = []
     for pair in combinations(names, 2):
         columns = [f"{name}_mean" for name in pair]
-        data = means[[*pair]], front[columns], batch[columns]
-        arrays = [table.to_numpy(dtype="float64") for table in data]
-        picture = _draw(plot_front, *arrays, pair)
+        tables = means[[*pair]], front[columns], batch[columns]
+        picture = _draw(plot_front, *(x.to_numpy("float64") for x in tables), pair)
         fronts.append({"names": pair, "picture": picture, "size": len(front)})
     return fronts
 

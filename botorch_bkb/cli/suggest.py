@@ -438,4 +438,4 @@ def _print_fit(part: Part) -> None:
             troubles.append(effect[1])
     part.problems = list(filter(None, troubles))
     for problem in part.problems:
-        print(f"Warning{of}: {problem}.")
+        print(f"Warning: {f'{part.name}: ' * bool(args.roles)}{problem}.")

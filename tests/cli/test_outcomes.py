@@ -216,7 +216,7 @@ def test_a_failed_outcome_is_a_failed_measurement(capsys):
     assert list(pd.read_csv("next.csv")) == list(RESULTS)
 
 
-BOTH = "but got both. For several outcomes without a score, pass (?P<words>.*) instead"
+BOTH = "but got both. For outcomes, pass (?P<words>.*) instead"
 REFUSED = {
     "a limit of a reward": (["--reward=yield", *LIMITED[1:]], BOTH),
     "a limit of a score": (
@@ -233,17 +233,18 @@ REFUSED = {
     ),
     "a limit alone": (
         ["--limit=impurity <= 2"],
-        "in a column 'reward', pass (?P<words>.*)[.]$",
+        "such as (?P<words>.*)[.]$",
     ),
     "a limit of small rewards": (["--minimize", *LIMITED[1:]], BOTH),
     "a threshold": (
         [*LIMITED, "--threshold=50"],
-        r'--threshold does not go with .*Pass (?P<more>--limit "COLUMN >= X")',
+        "--threshold does not go with .* In place of a threshold pass (?P<more>--limit "
+        '"COLUMN >= X")',
     ),
-    "a logarithm": ([*LIMITED, "--log-reward"], "--log-reward .*its limits[.]"),
-    "a width": ([*LIMITED, "--confidence=1"], "--confidence .*Leave it out"),
-    "a goal": ([*LIMITED, "--goal=regret"], "--goal regret .*Leave it out"),
-    "noise": ([*LIMITED, "--noise-std=sd"], "--noise-std .*Leave it out"),
+    "a logarithm": ([*LIMITED, "--log-reward"], "--log-reward does not go with outco"),
+    "a width": ([*LIMITED, "--confidence=1"], "--confidence .* Leave it out"),
+    "a goal": ([*LIMITED, "--goal=regret"], "--goal regret .* Leave it out"),
+    "noise": ([*LIMITED, "--noise-std=sd"], "--noise-std .* Leave it out"),
     "two directions": (["--maximize=cost", "--minimize=cost"], "Keep one of them"),
     "no such column": ([*LIMITED, "--minimize=price"], "no column 'price'"),
     "a column of the batch": ([*LIMITED, "--maximize=repeats"], "repeats.*Rename it"),
