@@ -83,7 +83,8 @@ def run(args: SuggestOptions) -> None:
 def _check_options(args: SuggestOptions) -> None:
     """Raise an error if options do not fit: before the work."""
     # Before CANDIDATES, --minimize alone takes them for its column.
-    files = [name for name in args.minimize if Path(name).suffix.lower() in KINDS]
+    stems = {name: Path(name.removesuffix(".gz")) for name in args.minimize}
+    files = [name for name, stem in stems.items() if stem.suffix.lower() in KINDS]
     if args.arms is None and not args.component and files:
         args.minimize[args.minimize.index(files[-1])] = ""
         args.arms = Path(files[-1])

@@ -10,6 +10,7 @@ import pytest
 
 from botorch_bkb import AtLeast, AtMost, Maximize, Minimize, OutcomesBandit, Target
 from botorch_bkb.__main__ import main
+from botorch_bkb.bandits import rbf_to_learn
 from botorch_bkb.cli.arguments import build_parser
 from tests.cli.test_report import assert_self_contained
 
@@ -62,7 +63,7 @@ ROLES = {
     "a limit": (LIMITED, {"yield": Maximize(), "impurity": AtMost(2.0)}),
     "a front": (FRONT, {"yield": [Maximize(), AtLeast(50.0)], "cost": Minimize()}),
     "a target": (
-        ["--target", "viscosity = 350 +- 10", "--limit", "impurity < 2"],
+        ["--target", "viscosity = 350 +- 10", "--limit=impurity < 2", "--kernel=rbf"],
         {"viscosity": Target(350.0, 10.0), "impurity": AtMost(2.0)},
     ),
 }
@@ -73,7 +74,9 @@ def test_the_batch_is_that_of_the_bandit(name, capsys):
     words, roles = ROLES[name]
     results = partial()
     batch = run(*words, results=results)
-    bandit = OutcomesBandit(ARMS[["heat", "load"]].to_numpy(), roles, seed=0)
+    kernels = dict.fromkeys(roles, rbf_to_learn) if "--kernel=rbf" in words else None
+    arms = ARMS[["heat", "load"]].to_numpy()
+    bandit = OutcomesBandit(arms, roles, covar_module=kernels, seed=0)
     places = ARMS.index[ARMS["id"].isin(results["id"])].to_numpy()
     bandit.add_pending(places)
     bandit.tell(places, results[[*roles]])
@@ -96,6 +99,7 @@ def test_the_batch_is_that_of_the_bandit(name, capsys):
         (["--minimize", "cost"], ["--reward", "cost", "--minimize"]),
         (["--reward=cost", "--minimize", "arms.csv"], ["--reward=cost", "--minimize"]),
         (["--minimize", "arms.csv"], ["arms.csv", "--minimize"]),
+        (["arms.csv", "--minimize"], ["arms.csv", "--minimize", "reward"]),
         (["--minimize", "cost", "arms.csv"], ["arms.csv", "--minimize", "cost"]),
     ],
 )
