@@ -164,7 +164,7 @@ def report_page(
         content["fronts"] = _fronts(args, bandit, campaign, batch, parts)
         picks["cells"] = pd.Series(outcome_cells(args, batch), picks.index)
         titles = ["id", *(t for name in args.roles for t in (name, "95 % interval"))]
-        titles += ["probability that the limits hold"] if args.limit else []
+        titles += ["limits hold"] if args.limit else []
         content["titles"] = titles
     if is_fitted:
         arms = torch.tensor(batch.index.to_numpy())
