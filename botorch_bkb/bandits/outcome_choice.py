@@ -19,6 +19,7 @@ from botorch.sampling import SobolQMCNormalSampler
 from botorch.utils.multi_objective.box_decompositions import (
     FastNondominatedPartitioning,
 )
+from botorch.utils.sampling import manual_seed
 from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
@@ -266,7 +267,8 @@ class OutcomeChoice:
         if len(pool):
             arms = self.models[0].bandit.arms
             choices = as_dense(arms[pool]).double()
-            with warnings.catch_warnings():
+            # BoTorch prunes the measured arms with samples of the global generator.
+            with warnings.catch_warnings(), manual_seed(self.seed % 2**31):
                 # There may be no feasible measurement yet, which is normal.
                 warnings.filterwarnings("ignore", "When all training points are inf")
                 warnings.simplefilter("ignore", NumericalWarning)

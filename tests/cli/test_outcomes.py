@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from botorch_bkb import AtLeast, AtMost, Maximize, Minimize, OutcomesBandit, Target
 from botorch_bkb.__main__ import main
@@ -52,8 +53,10 @@ def run(*words, results=RESULTS, code=0):
 
 
 def partial():
-    """Return results of which one is in flight, and two have open outcomes."""
+    """Return noisy results: one is in flight, and two have open outcomes."""
     results = RESULTS.copy()
+    noise = np.random.default_rng(1).normal(1.0, 0.2, (20, 4))
+    results.iloc[:, 1:] *= noise
     results.loc[3, ["yield", "cost", "impurity", "viscosity"]] = np.nan
     results.loc[5, "yield"] = results.loc[8, "impurity"] = np.nan
     return results
@@ -63,12 +66,31 @@ ROLES = {
     "a limit": (LIMITED, {"yield": Maximize(), "impurity": AtMost(2.0)}),
     "a front": (FRONT, {"yield": [Maximize(), AtLeast(50.0)], "cost": Minimize()}),
     "a target": (
-        ["--target", "viscosity = 350 +- 10", "--limit=impurity < 2", "--kernel=rbf"],
-        {"viscosity": Target(350.0, 10.0), "impurity": AtMost(2.0)},
+        ["--target", "viscosity = 275 +- 5", "--limit=impurity < 2", "--kernel=rbf"],
+        {"viscosity": Target(275.0, 5.0), "impurity": AtMost(2.0)},
     ),
 }
 
 
+@pytest.mark.usefixtures("full_fits")
+def test_a_choice_depends_on_its_own_seed_alone():
+    """BoTorch would prune measured arms with samples of the global generator."""
+    _, roles = ROLES["a target"]
+    chosen, places = [], ARMS.index[::2].to_numpy()
+    for seed in range(2):
+        arms = ARMS[["heat", "load"]].to_numpy()
+        kernels = dict.fromkeys(roles, rbf_to_learn)
+        bandit = OutcomesBandit(arms, roles, covar_module=kernels, seed=0)
+        bandit.add_pending(places)
+        bandit.tell(places, partial()[[*roles]])
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        chosen.append(bandit.ask(8).tolist())
+        assert torch.equal(torch.get_rng_state(), before)
+    assert chosen[0] == chosen[1]
+
+
+@pytest.mark.usefixtures("full_fits")
 @pytest.mark.parametrize("name", ROLES)
 def test_the_batch_is_that_of_the_bandit(name, capsys):
     words, roles = ROLES[name]
@@ -78,18 +100,19 @@ def test_the_batch_is_that_of_the_bandit(name, capsys):
     arms = ARMS[["heat", "load"]].to_numpy()
     bandit = OutcomesBandit(arms, roles, covar_module=kernels, seed=0)
     places = ARMS.index[ARMS["id"].isin(results["id"])].to_numpy()
-    bandit.add_pending(places)
-    bandit.tell(places, results[[*roles]])
+    told = results[[*roles]]
+    is_open = told.isna().any(axis="columns").to_numpy()
+    bandit.add_observations(places[~is_open], told[~is_open])
+    bandit.add_pending(places[is_open])
+    bandit.tell(places[is_open], told[is_open])
     picks = bandit.ask(4)
     assert list(batch["id"]) == list(ARMS["id"][picks.numpy()])
     expected = pd.DataFrame(bandit.predictions(picks)).drop(columns="arm")
     assert list(batch) == ["id", "repeats", *expected, *roles]
     pd.testing.assert_frame_equal(batch[[*expected]], expected, rtol=1e-4)
     assert batch[[*roles]].isna().all(axis=None)
-    num_open = int(results[[*roles]].isna().any(axis="columns").sum())
-    assert f"{20 - num_open} measurements in all, {num_open} with open" in (
-        capsys.readouterr().out
-    )
+    said = f"{(~is_open).sum()} measurements in all, {is_open.sum()} with open"
+    assert said in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
