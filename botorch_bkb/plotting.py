@@ -234,7 +234,12 @@ def plot_inducing_points(
 
 
 def plot_progress(
-    axes: Axes, rounds: Sequence[np.ndarray], *, maximize: bool = True
+    axes: Axes,
+    rounds: Sequence[np.ndarray],
+    *,
+    maximize: bool = True,
+    target: float | None = None,
+    limits: Sequence[float] = (),
 ) -> Axes:
     """Draw rewards by round: single rewards, their mean, and the best so far.
 
@@ -242,9 +247,10 @@ def plot_progress(
         axes: The axes to draw on.
         rounds: The rewards of each round, at least one of each.
         maximize: Whether large rewards are good.
+        target: The best reward, in place of ``maximize``, drawn as a line.
+        limits: Limits of the rewards, drawn as lines.
     """
-    best_of = np.maximum if maximize else np.minimum
-    best = best_of.accumulate([best_of.reduce(rewards) for rewards in rounds])
+    best = _best_so_far(rounds, maximize, target)
     numbers = np.arange(1, len(rounds) + 1)
     places = np.repeat(numbers, [len(rewards) for rewards in rounds])
     (marks,) = axes.plot(
@@ -254,8 +260,50 @@ def plot_progress(
     axes.plot(numbers, best, "C2-^", label="best so far")
     means = [rewards.mean() for rewards in rounds]
     axes.plot(numbers, means, "C0--o", label="mean of the round")
+    if target is not None:
+        axes.axhline(target, color="C1", linestyle=":", label="target")
+    for limit in limits:
+        axes.axhline(limit, color="C3", linestyle="--", linewidth=1, label="limit")
     axes.set(xlabel="round", ylabel="reward", xlim=(0.5, len(rounds) + 0.5))
     axes.locator_params(axis="x", integer=True, min_n_ticks=1)
+    return tidy_axes(axes)
+
+
+def _best_so_far(
+    rounds: Sequence[np.ndarray], maximize: bool = True, target: float | None = None
+) -> np.ndarray:
+    """Return the best reward up to each round, or the nearest to a target."""
+    best = np.empty(0)
+    for rewards in rounds:
+        seen = np.append(best[-1:], rewards)
+        value = seen if maximize else -seen
+        value = value if target is None else -np.abs(seen - target)
+        best = np.append(best, seen[value.argmax()])
+    return best
+
+
+def plot_front(
+    axes: Axes,
+    measured: np.ndarray,
+    front: np.ndarray,
+    batch: np.ndarray,
+    names: Sequence[str],
+) -> Axes:
+    """Draw two outcomes: measured candidates, the Pareto front, and the next batch.
+
+    Args:
+        axes: The axes to draw on.
+        measured: The ``n x 2`` measured outcomes.
+        front: The predicted means of the ``m`` candidates of the front, ``m x 2``.
+        batch: Those of the next batch, ``q x 2``.
+        names: The names of the two outcomes.
+    """
+    axes.plot(*measured.T, ".", color="0.5", markersize=4, label="measured")
+    axes.plot(*front.T, "C0o", fillstyle="none", label="predicted front")
+    axes.plot(*batch.T, "C3x", label="next batch, predicted")
+    for marks in axes.lines:
+        marks.set_rasterized(np.size(marks.get_xdata()) > MAX_VECTOR_MARKS)
+    axes.set(xlabel=names[0], ylabel=names[1])
     return tidy_axes(axes)
 
 

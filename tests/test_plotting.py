@@ -140,6 +140,24 @@ def test_progress_is_the_best_so_far_and_the_mean_of_each_round(axes, maximize, 
     assert len({line.get_marker() for line in axes.lines}) == 3
 
 
+def test_progress_towards_a_target_within_limits(axes):
+    rounds = [np.array([1.0, 9.0]), np.array([4.0, 7.0]), np.array([0.0])]
+    plotting.plot_progress(axes, rounds, target=5.0, limits=[2.0, 8.0])
+    _, best_so_far, _, target, *limits = axes.lines
+    np.testing.assert_array_equal(best_so_far.get_ydata(), [1, 4, 4])
+    assert [line.get_ydata()[0] for line in (target, *limits)] == [5, 2, 8]
+
+
+def test_a_front_is_drawn_among_the_measured(axes):
+    measured, front, batch = np.arange(8.0).reshape(4, 2), np.eye(2), np.ones((1, 2))
+    names = "yield", "cost"
+    assert plotting.plot_front(axes, measured, front, batch, names) is axes
+    for line, points in zip(axes.lines, (measured, front, batch), strict=True):
+        np.testing.assert_array_equal(line.get_xydata(), points)
+    assert (axes.get_xlabel(), axes.get_ylabel()) == names
+    assert len({line.get_marker() for line in axes.lines}) == 3
+
+
 def test_predictions_stand_over_measurements_with_their_intervals(axes):
     measured, mean = np.array([1.0, 2.0, 3.0]), np.array([1.5, 2.0, 5.0])
     low, high = mean - np.array([1.0, 0.5, 1.5]), mean + np.array([0.2, 0.5, 9.0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from statistics import NormalDist
@@ -21,6 +22,7 @@ from botorch.utils.multi_objective.box_decompositions import (
     FastNondominatedPartitioning,
 )
 from botorch.utils.sampling import manual_seed
+from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
 from botorch_bkb.arms import ProductArms, PullLimits
@@ -135,8 +137,8 @@ class OutcomeChoice:
         self.has_limits = any(isinstance(r, Limit) for m in models for r in m.roles)
         # Utilities are in standard deviations of the outcome.
         utilities = self.utilities(measured)
-        feasible = self.probability_feasible(measured)
-        utilities = utilities[feasible >= min(0.5, feasible.max().item())]
+        feasible = self.log_probability_feasible(measured)
+        utilities = utilities[feasible >= min(math.log(0.5), feasible.max().item())]
         reference = utilities.amin(dim=0)
         for place, (model, role) in enumerate(self.objectives):
             if model.reference is not None:
@@ -159,14 +161,15 @@ class OutcomeChoice:
             found.append(torch.stack(values).mean(dim=0) / model.units.std)
         return torch.stack(found, dim=-1)
 
-    def probability_feasible(self, rows: Tensor) -> Tensor:
-        """Return the probability that the outcomes of each arm hold all limits."""
-        found = torch.ones_like(rows, dtype=self.models[0].posterior.like.dtype)
+    def log_probability_feasible(self, rows: Tensor) -> Tensor:
+        """Return the log probability that the outcomes of each arm hold all limits."""
+        found = torch.zeros_like(rows, dtype=self.models[0].posterior.like.dtype)
         for model in self.models:
             mean, std = model.moments(rows)
             for role in model.roles:
                 if isinstance(role, Limit):
-                    found = found * torch.special.ndtr(model.room(role, mean, std))
+                    room = model.room(role, mean, std)
+                    found = found + torch.special.log_ndtr(room)
         return found
 
     # Promising candidates
@@ -274,9 +277,13 @@ class OutcomeChoice:
         if len(pool):
             arms = self.models[0].bandit.arms
             choices = as_dense(arms[pool]).double()
-            chosen, values = optimize_acqf_finite(
-                self.acquisition(used), choices, min(size, len(pool))
-            )
+            with warnings.catch_warnings():
+                # There may be no feasible measurement yet, which is normal.
+                warnings.filterwarnings("ignore", "When all training points are inf")
+                warnings.simplefilter("ignore", NumericalWarning)
+                chosen, values = optimize_acqf_finite(
+                    self.acquisition(used), choices, min(size, len(pool))
+                )
             picks, value = pool[chosen], values.exp().sum().item()
         again = scores.where(~is_new).first(size - len(picks))
         return torch.cat([picks, again]), value

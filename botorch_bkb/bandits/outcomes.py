@@ -513,7 +513,8 @@ class OutcomesBandit(SavedBandit):
                 columns[f"{name}_{kind}"] = values.where(is_known, torch.nan)
         if any(isinstance(r, Limit) for roles in self.roles.values() for r in roles):
             choice = self._checked_choice()
-            columns["probability_feasible"] = choice.probability_feasible(rows)
+            logs = choice.log_probability_feasible(rows)
+            columns["probability_feasible"] = logs.exp()
         return columns
 
     @locked
@@ -582,9 +583,10 @@ class OutcomesBandit(SavedBandit):
         else:  # products
             rows = table.indices if pulled is None else pulled
             rows = rows[competing.allows(rows)]
-        feasible = choice.probability_feasible(rows)
-        kept = feasible >= min(CONFIDENT, feasible.max().item())
-        return rows[kept], feasible[kept]
+        # Probabilities of arms far from a limit underflow to zero.
+        feasible = choice.log_probability_feasible(rows)
+        kept = feasible >= min(math.log(CONFIDENT), feasible.max().item())
+        return rows[kept], feasible[kept].exp()
 
     def _checked_choice(self) -> OutcomeChoice:
         """Return the models of all outcomes; raise unless each has observations."""

@@ -44,6 +44,8 @@ class Objective(Role):
 class Limit(Role):
     """An outcome that has to stay within a limit, where its utility is not negative."""
 
+    limit: float
+
 
 @dataclass(frozen=True)
 class Maximize(Objective):

@@ -51,6 +51,8 @@ describes the tables.
 """
 
 
+# What is predicted of a reward or an outcome.
+MOMENTS = ("mean", "std", "low", "high")
 KernelName = Literal["tanimoto", "matern", "rbf"]
 Objective = tuple[str, tuple[str | float, ...]]
 
@@ -126,7 +128,34 @@ def objective(text: str) -> Objective:
     except ValueError:
         raise argparse.ArgumentTypeError(
             "expected COLUMN:max:LOW:HIGH or COLUMN:min:LOW:HIGH, perhaps with :WEIGHT "
-            f"at the end, such as yield:max:0:100, but got {text!r}"
+            f"at the end, such as yield:max:0:100, but got {text!r}. For a target, "
+            'pass --target "viscosity = 350"'
+        ) from None
+
+
+def limit(text: str) -> tuple[str, str, float]:
+    """Return the column of an outcome, ``<=`` or ``>=``, and its limit."""
+    found = re.fullmatch(r"(.+?)\s*(<=?|>=?|≤|≥)([^<>=≤≥]+)", text.strip())
+    try:
+        name, sign, end = found.groups() if found else ("", "", "")
+        return name, "<=" if sign in "<=≤" else ">=", number(end)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(
+            'expected COLUMN <= NUMBER or COLUMN >= NUMBER, such as "impurity <= 2", '
+            f"but got {text!r}"
+        ) from None
+
+
+def target(text: str) -> tuple[str, float, float]:
+    """Return the column of an outcome, its target, and a tolerance."""
+    found = re.fullmatch(r"(.+?)\s*=(.+?)(?:(?:\+/?-|±)(.+))?", text.strip())
+    try:
+        name, value, tolerance = found.groups() if found else ("", "", "")
+        return name, number(value), non_negative_number(tolerance or "0")
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(
+            "expected COLUMN = NUMBER or COLUMN = NUMBER +- TOLERANCE, such as "
+            f'"viscosity = 350 +- 10", but got {text!r}'
         ) from None
 
 
@@ -302,6 +331,7 @@ class SuggestOptions(TableOptions, RunOptions):
     Attributes:
         arms: The table of candidates; with components, their names.
         arms_sheet: The sheet of that table, as soon as it was read.
+        roles: The roles of several outcomes, by name; none of a reward or a score.
     """
 
     arms: Path = option(
@@ -347,6 +377,23 @@ class SuggestOptions(TableOptions, RunOptions):
         COLUMN, "id column of RESULTS, if it differs from --id"
     )
     reward: str = option(COLUMN, "column of results (default: reward)")
+    maximize: list[str] = option(
+        COLUMN | REPEATED,
+        "instead of --reward: an outcome of which large values are good. --maximize, "
+        "--minimize, --target and --limit are repeatable and go together",
+    )
+    minimize: Any = option(
+        COLUMN | REPEATED | {"nargs": "?", "const": ""},
+        "an outcome of which small values are good; without COLUMN: that of --reward",
+    )
+    target: list[tuple[str, float, float]] = option(
+        REPEATED | {"type": target, "metavar": '"COLUMN = X"'},
+        'an outcome that is best at X, or near it, such as "viscosity = 350 +- 10"',
+    )
+    limit: list[tuple[str, str, float]] = option(
+        REPEATED | {"type": limit, "metavar": '"COLUMN <= X"'},
+        'a limit of an outcome, perhaps of an objective, such as "impurity <= 2"',
+    )
     objective: list[Objective] = option(
         REPEATED | {"type": objective, "metavar": "COLUMN:DIRECTION:LOW:HIGH[:WEIGHT]"},
         "instead of --reward: an outcome. With max, LOW scores 0 and HIGH scores 1; "
@@ -410,11 +457,28 @@ class SuggestOptions(TableOptions, RunOptions):
     )
 
     arms_sheet: str = field(init=False)
+    roles: dict[str, Any] = field(init=False, default_factory=dict)
 
     @property
     def outcome_columns(self) -> list[str]:
-        """The columns of results, that of the reward or those of the objectives."""
-        return [name for name, _ in self.objective] or [self.reward]
+        """The columns of results, that of the reward or those of the outcomes."""
+        return [*self.roles] or [name for name, _ in self.objective] or [self.reward]
+
+    @property
+    def columns_of_next(self) -> list[str]:
+        """The columns of a batch, beside the ids and empty ones for results."""
+        of = [f"{name}_" for name in self.roles] or [""]
+        columns = [f"{own}{kind}" for own in of for kind in MOMENTS]
+        last = ["probability_feasible"] * bool(self.limit) if self.roles else ["why"]
+        return ["repeats", *columns, *last]
+
+    @property
+    def outcome_option(self) -> str:
+        """The option that names the columns of results."""
+        several = "--maximize, --minimize, --target or --limit"
+        return (
+            several if self.roles else "--objective" if self.objective else "--reward"
+        )
 
     @property
     def results_name(self) -> str:
@@ -426,6 +490,8 @@ class SuggestOptions(TableOptions, RunOptions):
         """The name of the reward, which is the result, its logarithm, or the score."""
         if self.objective:
             return "score"
+        if self.roles:
+            return next(iter(self.roles))
         return f"log10({self.reward})" if self.log_reward else self.reward
 
 
@@ -462,7 +528,8 @@ def build_parser() -> argparse.ArgumentParser:
         command.register("action", None, _StoreOnce)
         known = {each.name: each.metadata for each in fields(options)}
         # Those of the command itself come first.
-        for dest in chain.from_iterable(map(get_annotations, options.__mro__)):
+        names = chain.from_iterable(map(get_annotations, options.__mro__))
+        for dest in dict.fromkeys(names):
             if "flag" in known.get(dest, {}):
                 flag = known[dest]["flag"] or f"--{dest.replace('_', '-')}"
                 command.add_argument(flag, **known[dest]["kind"])

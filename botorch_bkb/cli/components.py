@@ -26,11 +26,7 @@ from botorch_bkb.cli.campaign import match_ids
 from botorch_bkb.cli.candidates import Candidates
 from botorch_bkb.cli.features import Features, find_slip, LOOKS_NUMERIC, note_forgotten
 from botorch_bkb.cli.molecules import distinguished, read_smiles
-from botorch_bkb.cli.results import (
-    COLUMNS_OF_NEXT,
-    last_failures,
-    read_results,
-)
+from botorch_bkb.cli.results import last_failures, read_results
 from botorch_bkb.cli.tables import note, read_by_options, unit_trouble
 from botorch_bkb.tables.columns import (
     find_column,
@@ -94,7 +90,7 @@ class Products(Candidates):
                 f"--category to name some of them, but got {names} and {options}."
             )
         outcomes = args.outcome_columns
-        taken = {*names}.intersection([*COLUMNS_OF_NEXT, *outcomes])
+        taken = {*names}.intersection([*args.columns_of_next, *outcomes])
         if taken:
             raise InputDataError(
                 f"Expected other names of components than {sorted(taken)}, which are "
@@ -137,10 +133,10 @@ class Products(Candidates):
     @override
     def counts(self, bandit: GPBandit) -> str:
         size = f"{self.num_candidates:,} combinations"
-        return (
-            f"{bandit.evaluated_share:.2%} of {size} were evaluated exactly.\n"
-            f"{size}, {len(bandit.observed_arms):,} of them measured"
-        )
+        share = ""
+        if isinstance(bandit, GPBandit):
+            share = f"{bandit.evaluated_share:.2%} of {size} were evaluated exactly.\n"
+        return f"{share}{size}, {len(bandit.observed_arms):,} of them measured"
 
     @override
     def columns_of(self, indices: NDArray[np.int64]) -> pd.DataFrame:

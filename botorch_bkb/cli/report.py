@@ -8,7 +8,9 @@ import math
 import platform
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from itertools import combinations
 from typing import Any
 
 import botorch
@@ -23,21 +25,31 @@ from torch import Tensor
 
 import botorch_bkb
 from botorch_bkb.bandits import GPBandit
+from botorch_bkb.bandits.outcome_choice import MOST_PRODUCTS
+from botorch_bkb.bandits.roles import Limit, Objective, Target
 from botorch_bkb.bandits.warping import DEVIATIONS_OF_95_PERCENT
 from botorch_bkb.cli.arguments import SuggestOptions
 from botorch_bkb.cli.candidates import Candidates
 from botorch_bkb.cli.diagnosis import (
     HeldOut,
+    is_fitted,
     kernel_features,
     MIN_CANDIDATES_TO_JUDGE,
     NUM_FOLDS,
 )
 from botorch_bkb.cli.features import Features
 from botorch_bkb.cli.predictions import best_hits
+from botorch_bkb.cli.results import noise_variances
 from botorch_bkb.integrations.chem import draw_molecules
 from botorch_bkb.models.utils.nystrom import dense_covariance
 from botorch_bkb.models.utils.rows import sum_replicates
-from botorch_bkb.plotting import blank_figure, plot_predicted, plot_progress
+from botorch_bkb.plotting import (
+    _best_so_far,
+    blank_figure,
+    plot_front,
+    plot_predicted,
+    plot_progress,
+)
 from botorch_bkb.tables.columns import (
     days,
     is_numeric,
@@ -63,6 +75,35 @@ COLUMNS = {
 }
 # Numbers with more decimals, or more digits before them, are written with an exponent.
 MAX_DECIMALS = 9
+
+
+@dataclass
+class Part:
+    """The reward, or one of several outcomes as if it were the only result.
+
+    Attributes:
+        args: The options, with its name and roles alone.
+        campaign: The measurements, with its results as rewards.
+        rounds: Those of :func:`read_rounds`.
+        bandit: Its model.
+        held_out: Predictions of held-out candidates, and warnings, ``problems``.
+        rewards: The results, NaN while in flight, and their noise variances, ``noise``.
+    """
+
+    args: SuggestOptions
+    campaign: Candidates
+    rounds: pd.DataFrame
+    bandit: Any = None
+    held_out: HeldOut | None = None
+    problems: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        """Read the results."""
+        self.name = self.args.reward_label
+        rewards, results = self.campaign.rewards, self.campaign.results
+        self.rewards = torch.tensor(rewards)
+        self.noise = noise_variances(results, rewards, self.args)
+        self.is_fitted = is_fitted(self.rewards[~self.rewards.isnan()])
 
 
 def read_rounds(args: SuggestOptions, campaign: Candidates) -> pd.DataFrame:
@@ -99,13 +140,11 @@ def read_rounds(args: SuggestOptions, campaign: Candidates) -> pd.DataFrame:
 
 def report_page(
     args: SuggestOptions,
-    bandit: GPBandit,
+    bandit: Any,
     campaign: Candidates,
     batch: pd.DataFrame,
-    rounds: pd.DataFrame,
     features: Features,
-    held_out: HeldOut | None,
-    problems: Sequence[str],
+    parts: Sequence[Part],
     stop: Sequence[str],
 ) -> str:
     """Return the page: results so far, checks of the model, and the batch."""
@@ -120,9 +159,13 @@ def report_page(
         structures = draw_molecules(list(molecules.agg(".".join, axis="columns")))
         picks["structure"] = list(map(_data_uri, structures))
     is_fitted = "mean" in picks
-    content: dict[str, Any] = {}
-    if len(rewards):
-        content = _pictures(rounds, held_out, maximize=not args.minimize)
+    content: dict[str, Any] = {"parts": list(map(_pictures, parts))}
+    if args.roles:
+        content["fronts"] = _fronts(args, bandit, campaign, batch, parts)
+        picks["cells"] = pd.Series(outcome_cells(args, batch), picks.index)
+        titles = ["id", *(t for name in args.roles for t in (name, "95 % interval"))]
+        titles += ["limits hold"] if args.limit else []
+        content["titles"] = titles
     if is_fitted:
         arms = torch.tensor(batch.index.to_numpy())
         nearest = nearest_measured(bandit, arms, indices, rewards)
@@ -138,31 +181,46 @@ def report_page(
         content,
         args=args,
         reward=args.reward_label,
-        problems=problems,
         stop=stop,
-        held_out=held_out,
         num_candidates=campaign.num_candidates,
-        num_results=len(rewards),
+        num_results=max(len(part.rounds) for part in parts),
         is_fitted=is_fitted,
-        assumed=_assumed(args, bandit, features if is_fitted else None),
+        assumed=_assumed(args, parts, features),
         columns={name: title for name, title in columns.items() if name in picks},
         picks=picks.to_dict("records"),
     )
 
 
+def outcome_cells(args: SuggestOptions, table: pd.DataFrame) -> list[tuple[str, ...]]:
+    """Return the mean and interval of each outcome, and the limits' probability."""
+    cells = []
+    for name in args.roles:
+        parts = (table[f"{name}_{kind}"] for kind in ("mean", "low", "high"))
+        std = table[f"{name}_std"]
+        mean, low, high = (list(map(in_digits_of, part, std)) for part in parts)
+        cells += [mean, [*map("{} to {}".format, low, high)]]
+    if args.limit:
+        cells.append([f"{100 * each:.0f} %" for each in table["probability_feasible"]])
+    return list(zip(*cells, strict=True))
+
+
 def _assumed(
-    args: SuggestOptions, bandit: GPBandit, features: Features | None
+    args: SuggestOptions, parts: Sequence[Part], features: Features
 ) -> dict[str, Any]:
-    """Return the model if it is fitted, versions, and all options, by name."""
+    """Return the models that are fitted, versions, and all options, by name."""
     assumed: dict[str, Any] = {}
-    if features is not None:
-        variance = bandit.noise_variance
-        assumed = describe_kernel(bandit.covar_module, features)
+    for part in parts:
+        if not part.is_fitted:
+            continue
+        variance = part.bandit.noise_variance
+        model = describe_kernel(part.bandit.covar_module, features)
         known = f"without one in column {args.noise_column}"
-        assumed["noise of a single measurement"] = (
+        model["noise of a single measurement"] = (
             f"standard deviation {variance**0.5:.4g}, variance {variance:.4g}, the "
             f"same for all {'' if args.noise_column is None else known}".strip()
         )
+        of = f"{part.name}: " if args.roles else ""
+        assumed |= {f"{of}{name}": value for name, value in model.items()}
     packages = botorch_bkb, botorch, gpytorch, torch
     versions = [f"{package.__name__} {package.__version__}" for package in packages]
     assumed["versions"] = ", ".join([*versions, f"Python {platform.python_version()}"])
@@ -170,7 +228,7 @@ def _assumed(
     return assumed | {
         f"--{name.replace('_', '-')}": getattr(value, "name", value)
         for name, value in sorted(vars(args).items())
-        if name not in ("arms", "command")
+        if name not in ("arms", "command", "roles")
     }
 
 
@@ -239,24 +297,60 @@ def in_digits_of(value: float, std: float) -> str:
     return f"{value:.{max(num_decimals, 0)}f}"
 
 
-def _pictures(
-    rounds: pd.DataFrame, held_out: HeldOut | None, maximize: bool
-) -> dict[str, Any]:
-    """Return the pictures of the page, and what describes the first one."""
-    rewards = [part["reward"].to_numpy() for _, part in rounds.groupby("key")]
-    best_of = np.max if maximize else np.min
-    pictures = {
+def _pictures(part: Part) -> dict[str, Any]:
+    """Return a part of the page with its pictures, and what describes the first one."""
+    pictures = {"of": part, "num_results": len(part.rounds)}
+    if part.rounds.empty:
+        return pictures
+    rewards = [rows["reward"].to_numpy() for _, rows in part.rounds.groupby("key")]
+    roles = part.args.roles.get(part.name, ())
+    values = [role.value for role in roles if isinstance(role, Target)]
+    target, maximize = next(iter(values), None), not part.args.minimize
+    best = _best_so_far(rewards, maximize, target)
+    limits = [role.limit for role in roles if isinstance(role, Limit)]
+    goal = {"maximize": maximize, "target": target, "limits": limits}
+    pictures |= {
         "num_rounds": len(rewards),
-        "best_first": best_of(rewards[0]),
-        "best_last": best_of(rounds["reward"]),
+        "best_first": best[0],
+        "best_last": best[-1],
         # Two digits more than those of the spread of single results.
-        "unit": rounds["reward"].std(ddof=0) / 100,
-        "progress": _draw(plot_progress, rewards, maximize=maximize),
+        "unit": part.rounds["reward"].std(ddof=0) / 100,
+        "progress": _draw(plot_progress, rewards, **goal),
     }
+    held_out = part.held_out
     if held_out is not None:
         drawn = (held_out.measured, held_out.mean, held_out.low, held_out.high)
         pictures["predicted"] = _draw(plot_predicted, *drawn)
     return pictures
+
+
+def _fronts(
+    args: SuggestOptions,
+    bandit: Any,
+    campaign: Candidates,
+    batch: pd.DataFrame,
+    parts: Sequence[Part],
+) -> list[dict[str, Any]]:
+    """Return a picture for each pair of objectives."""
+    names = [
+        name
+        for name, roles in args.roles.items()
+        if any(isinstance(role, Objective) for role in roles)
+    ]
+    told = pd.DataFrame({part.name: part.campaign.rewards for part in parts})
+    means = told.groupby(campaign.indices).mean()
+    front = batch[:0]
+    if all(part.is_fitted for part in parts):
+        is_large = args.component and campaign.num_candidates > MOST_PRODUCTS
+        arms = bandit.pareto_front(among_pulled=bool(is_large))
+        front = pd.DataFrame(bandit.predictions(arms))
+    fronts = []
+    for pair in combinations(names, 2):
+        columns = [f"{name}_mean" for name in pair]
+        tables = means[[*pair]], front[columns], batch[columns]
+        picture = _draw(plot_front, *(x.to_numpy("float64") for x in tables), pair)
+        fronts.append({"names": pair, "picture": picture, "size": len(front)})
+    return fronts
 
 
 def _draw(plot: Callable[..., object], *data: Any, **options: Any) -> str:

@@ -32,8 +32,6 @@ from botorch_bkb.tables.files import Table
 
 
 NUM_IDS_SHOWN = 3
-# The columns of a batch, beside the ids.
-COLUMNS_OF_NEXT = ("repeats", "mean", "std", "low", "high", "why")
 
 
 def read_results(
@@ -120,9 +118,8 @@ def _read_result(
     if frame.columns.empty:
         raise InputDataError(f"{path} is empty. Restore its results. {first}")
     outcomes = args.outcome_columns
-    option = "--objective" if args.objective else "--reward"
     for name in outcomes:
-        require_column(frame, name, path, option)
+        require_column(frame, name, path, args.outcome_option)
     if args.noise_column is not None:
         require_column(frame, args.noise_column, path, "--noise-std")
     column = find_column(frame.columns, results_id)
@@ -148,7 +145,10 @@ def _read_result(
 
 
 def _read_rewards(results: pd.DataFrame, args: SuggestOptions) -> pd.Series:
-    """Return the reward of each result, NaN while an outcome is missing."""
+    """Return the reward of each result, NaN while an outcome of its is missing.
+
+    Of several outcomes it is the first.
+    """
     columns = [
         reward_column(results[name], may_be_empty=True) for name in args.outcome_columns
     ]
@@ -259,14 +259,15 @@ def _check_output(
         if results_id is not None and results_id not in frame:
             require_column(frame, args.id, path, "--id")
             frame = frame.rename(columns={args.id: results_id})
-        is_batch = any({*names} <= {*frame} for names in (COLUMNS_OF_NEXT, outcomes))
+        own_columns = args.columns_of_next
+        is_batch = any({*names} <= {*frame} for names in (own_columns, outcomes))
         if not is_batch:
             raise InputDataError("it lacks the columns of one.")
     except InputDataError as error:
         raise InputDataError(
             f"--output {path} exists, and is not a batch of suggest: {error} {remedy}"
         ) from error
-    written = {results_id, args.id, *COLUMNS_OF_NEXT, *own} - {*outcomes}
+    written = {results_id, args.id, *args.columns_of_next, *own} - {*outcomes}
     filled = frame[[name for name in frame.columns if name not in written]]
     is_lost = filled.notna().any(axis="columns") | frame.index.isin(table.failed)
     keys = [name for name in own if name in frame and name != args.id]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
 from botorch_bkb.arms.table import as_arms
-from botorch_bkb.bandits import GPBandit, matern_to_learn, rbf_to_learn
+from botorch_bkb.bandits import GPBandit
 from botorch_bkb.bandits.base import Array
 from botorch_bkb.bandits.warping import DEVIATIONS_OF_95_PERCENT
 from botorch_bkb.cli.arguments import BATCH_SIZE, KernelName, SuggestOptions
@@ -25,27 +26,35 @@ from botorch_bkb.cli.diagnosis import (
     decades_trouble,
     diagnose,
     fit_trouble,
-    HeldOut,
-    is_fitted,
     MIN_CANDIDATES_TO_JUDGE,
     reward_trouble,
     round_effect,
 )
 from botorch_bkb.cli.features import Features
+from botorch_bkb.cli.outcomes import (
+    best_outcomes,
+    KERNELS,
+    outcome_parts,
+    outcome_words,
+    outcomes_bandit,
+    predict_outcomes,
+    read_roles,
+    recommended,
+)
 from botorch_bkb.cli.predictions import describe_batch, predictions_table, when_to_stop
-from botorch_bkb.cli.report import in_digits_of, read_rounds, report_page
-from botorch_bkb.cli.results import COLUMNS_OF_NEXT, noise_variances
+from botorch_bkb.cli.report import in_digits_of, Part, report_page
 from botorch_bkb.cli.tables import note, status, unit_trouble
 from botorch_bkb.desirability import Desirability
 from botorch_bkb.tables.columns import to_numbers
-from botorch_bkb.tables.files import require_own, table_kind, write_table
+from botorch_bkb.tables.files import KINDS, require_own, table_kind, write_table
 
 
 NUM_ROWS_SHOWN = 10
 # What only files of earlier runs have.
 MARKS = {
     "report": "<title>Next batch for ",
-    "predictions": ",mean,std,low,high,probability_best(,probability_[a-z]*)?$",
+    "predictions": ",mean,std,low,high,probability_best(,probability_[a-z]*)?$"
+    "|,[^,]+_std,[^,]+_low,[^,]+_high(,probability_feasible)?$",
 }
 
 
@@ -55,7 +64,7 @@ def run(args: SuggestOptions) -> None:
     status("Reading the tables", args.quiet)
     if args.component:
         products = Products(args)
-        _suggest(args, products, products.features, read_rounds(args, products))
+        _suggest(args, products, products.features)
         return
     campaign = read_campaign(args)
     own = [name for name in args.outcome_columns if name in campaign.table]
@@ -66,13 +75,19 @@ def run(args: SuggestOptions) -> None:
             f"{args.arms.name} has a column {own[0]!r}, which is not read: "
             "results come from --observations, which may be the same file"
         )
-    features, rounds = campaign.features(args), read_rounds(args, campaign)
+    features = campaign.features(args)
     campaign.check_left(features, args)
-    _suggest(args, campaign, features, rounds)
+    _suggest(args, campaign, features)
 
 
 def _check_options(args: SuggestOptions) -> None:
     """Raise an error if options do not fit: before the work."""
+    # Before CANDIDATES, --minimize alone takes them for its column.
+    stems = {name: Path(name.removesuffix(".gz")) for name in args.minimize}
+    files = [name for name, stem in stems.items() if stem.suffix.lower() in KINDS]
+    if args.arms is None and not args.component and files:
+        args.minimize[args.minimize.index(files[-1])] = ""
+        args.arms = Path(files[-1])
     if (args.arms is None) == (not args.component):
         raise InputDataError(
             "Expected either a table CANDIDATES or lists of components (--component), "
@@ -94,7 +109,7 @@ def _check_options(args: SuggestOptions) -> None:
                     f"--{name} needs a table of candidates, but the "
                     "candidates are combinations (--component). Leave it out."
                 )
-    elif args.id in COLUMNS_OF_NEXT:
+    elif args.id in args.columns_of_next:
         raise InputDataError(
             f"--id {args.id!r} is a column that the batch has of its own. Rename it in "
             "the tables."
@@ -104,6 +119,8 @@ def _check_options(args: SuggestOptions) -> None:
 
 def _check_reward(args: SuggestOptions) -> None:
     """Raise an error if options do not say what is optimized."""
+    words = outcome_words(args)
+    read_roles(args)
     if not args.objective:
         args.reward = args.reward or "reward"
         return
@@ -120,11 +137,13 @@ def _check_reward(args: SuggestOptions) -> None:
             "one outcome, not of the score. Leave it out."
         )
     names = pd.Index(args.outcome_columns)
-    wrong = names[names.duplicated() | names.isin([args.id, *COLUMNS_OF_NEXT])]
+    wrong = names[names.duplicated() | names.isin([args.id, *args.columns_of_next])]
     if len(wrong):
         raise InputDataError(
             f"Expected each --objective to have a column of its own, and none of the "
             f"batch, but got {wrong[0]!r}. Leave it out, or rename the column."
+            + f" For a limit, pass {words} instead."
+            * names.has_duplicates
         )
     Desirability(dict(args.objective))  # checks directions, ranges and weights
 
@@ -164,46 +183,55 @@ def _check_files(args: SuggestOptions) -> None:
             )
 
 
-def _suggest(
-    args: SuggestOptions,
-    campaign: Candidates,
-    features: Features,
-    rounds: pd.DataFrame,
-) -> None:
+def _suggest(args: SuggestOptions, campaign: Candidates, features: Features) -> None:
     """Choose the batch from tables that were read, write it, and print a summary."""
-    ids = campaign.ids
-    indices = torch.from_numpy(campaign.indices)
-    rewards = torch.from_numpy(campaign.rewards)
-    noise = noise_variances(campaign.results, campaign.rewards, args)
-    options = bandit_options(args, features)
-    bandit = suggestion_bandit(
-        features.arms, indices, rewards, noise, seed=args.seed, **options
-    )
-    told = f"{bandit.num_pulls:,} measurements, choosing {args.batch_size:,}"
+    parts = outcome_parts(args, campaign)
+    fitted = [part.name for part in parts if part.is_fitted]
+    bandit: Any
+    if args.roles:
+        bandit = outcomes_bandit(args, campaign, features)
+        models = list(bandit.outcomes.values())
+    else:
+        indices, rewards = torch.tensor(campaign.indices), parts[0].rewards
+        options = {"seed": args.seed, **bandit_options(args, features)}
+        bandit = suggestion_bandit(
+            features.arms, indices, rewards, parts[0].noise, **options
+        )
+        models = [bandit]
+    told = f"{models[0].num_pulls:,} measurements, choosing {args.batch_size:,}"
     status(f"Fitting {told}", args.quiet)
     picks = _choose(bandit, campaign, features, args)
-    is_told = ~rewards.isnan()
-    known = indices[is_told], rewards[is_told], noise[is_told]
-    batch = describe_batch(bandit, picks, ids, campaign.id_column, is_fitted(known[1]))
-    empty = batch.assign(**{name: np.nan for name, _ in args.objective})
+    if args.roles:
+        batch = predict_outcomes(args, bandit, picks, fitted)
+        batch.insert(0, "repeats", 1)
+        batch.insert(0, campaign.id_column, campaign.ids[picks.numpy()])
+    else:
+        own = campaign.ids, campaign.id_column, bool(fitted)
+        batch = describe_batch(bandit, picks, *own)
+    outcomes = [*args.roles] or [name for name, _ in args.objective]
+    empty = batch.assign(**dict.fromkeys(outcomes, np.nan))
     table, form = campaign.next_table(empty, picks, args)
     write_table(table, args.output, form)
-    held_out, problems = _print_fit(bandit, *known, rounds, campaign, args)
-    stop = print_summary(bandit, batch, campaign, args)
+    for part, model in zip(parts, models, strict=True):
+        part.bandit = model
+        _print_fit(part)
+    stop = print_summary(bandit, batch, campaign, args, fitted)
     print(f"\nWrote {args.output}")
     if args.predictions is not None:
-        table = predictions_table(args, bandit, campaign, is_fitted(known[1]))
+        if args.roles:
+            table = best_outcomes(args, bandit, campaign, fitted)
+        else:
+            table = predictions_table(args, bandit, campaign, bool(fitted))
         write_table(table, args.predictions, campaign.form)
         print(f"Wrote {args.predictions}")
     if args.report is not None:
-        found = features, held_out, problems, stop
-        page = report_page(args, bandit, campaign, batch, rounds, *found)
+        page = report_page(args, bandit, campaign, batch, features, parts, stop)
         args.report.write_text(page, encoding="utf-8")
         print(f"Wrote {args.report}")
 
 
 def _choose(
-    bandit: GPBandit,
+    bandit: Any,
     campaign: Candidates,
     features: Features,
     args: SuggestOptions,
@@ -218,7 +246,8 @@ def _choose(
         picks = bandit.ask(args.batch_size, available=available, same=same)
     if len(picks) < args.batch_size:
         is_once = args.goal != "regret" and len(picks) == campaign.num_available
-        once = "Each candidate comes once in a batch (but with --goal regret), which"
+        but = "" if args.roles else " (but with --goal regret)"
+        once = f"Each candidate comes once in a batch{but}, which"
         note(
             f"{once if is_once else f'--max-repeats {args.max_repeats}'} leaves only "
             f"{len(picks):,} of {args.batch_size:,} measurements"
@@ -266,9 +295,8 @@ def suggestion_bandit(
         options: Others of :class:`~botorch_bkb.GPBandit`.
     """
     told = ~rewards.isnan()
-    kernels = {"matern": matern_to_learn, "rbf": rbf_to_learn}
     generator = torch.Generator().manual_seed(seed)
-    bandit = GPBandit(arms, kernels.get(kernel or ""), generator=generator, **options)
+    bandit = GPBandit(arms, KERNELS.get(kernel or ""), generator=generator, **options)
     known = None if noise is None else noise[told]
     bandit.add_observations(indices[told], rewards[told], noise_variance=known)
     bandit.add_pending(indices[~told])
@@ -326,23 +354,27 @@ class SuggestLoop:
 
 
 def print_summary(
-    bandit: GPBandit,
+    bandit: Any,
     batch: pd.DataFrame,
     campaign: Candidates,
     args: SuggestOptions,
+    fitted: Sequence[str],
 ) -> list[str]:
-    """Print the state of the campaign, the best measured candidate and the batch.
+    """Print the state of the campaign, the best measured candidates and the batch.
 
-    Returns the sentences about when to stop, none before the model is fitted.
+    Returns the sentences about when to stop, none before the model is fitted. Of
+    several outcomes these are the lines about the best candidates.
     """
     reward, stop = args.reward_label, list[str]()
     num_next = int(batch["repeats"].sum())
-    print(
-        f"{campaign.counts(bandit)}, {bandit.num_pulls:,} measurements in all, "
-        f"{len(bandit.pending) - num_next:,} in flight."
-    )
-    is_fitted = batch["mean"].notna().all()
-    if is_fitted:
+    num_open = len(bandit.pending) - num_next
+    told = f"{len(campaign.results) - num_open:,} measurements in all, {num_open:,} "
+    told += "with open outcomes or in flight" if args.roles else "in flight"
+    print(f"{campaign.counts(bandit)}, {told}.")
+    if args.roles:
+        stop = recommended(args, bandit, campaign, fitted)
+        print(*stop, sep="\n")
+    elif fitted:
         ids, best = campaign.ids, bandit.best_arm()
         mean, variance = bandit.predict(torch.tensor([best]))
         std = variance.sqrt().item()
@@ -358,52 +390,53 @@ def print_summary(
     same = "".join(f", all of {name} {first[name].iloc[0]}" for name in own)
     print(f"\n{num_next:,} to measure next, {len(batch):,} distinct{same}:\n")
     shown = batch.head(NUM_ROWS_SHOWN).dropna(axis="columns", how="all")
-    for name in shown.columns.intersection(["mean", "low", "high", "std"], sort=False):
-        shown[name] = list(map(in_digits_of, batch[name], batch["std"]))[: len(shown)]
-    print(shown.to_string(index=False))
+    if args.roles:
+        shown = shown.filter(regex="(?<!_low)(?<!_high)$")
+    for of in [f"{name}_" for name in args.roles] or [""]:
+        for name in (f"{of}{kind}" for kind in ("mean", "low", "high", "std")):
+            if name in shown:
+                digits = list(map(in_digits_of, batch[name], batch[f"{of}std"]))
+                shown[name] = digits[: len(shown)]
+    print(shown.to_string(index=False, float_format="{:.3g}".format))
     if len(batch) > NUM_ROWS_SHOWN:
         print(f"... and {len(batch) - NUM_ROWS_SHOWN:,} more")
-    if is_fitted:
+    if fitted and not args.roles:
         print(f"\nlow to high: 95 % interval of the mean {reward} by the model.")
     return stop
 
 
-def _print_fit(
-    bandit: GPBandit,
-    indices: Tensor,
-    rewards: Tensor,
-    noise: Tensor,
-    rounds: pd.DataFrame,
-    campaign: Candidates,
-    args: SuggestOptions,
-) -> tuple[HeldOut | None, list[str]]:
-    """Print a description of the fit; return held-out predictions and warnings."""
-    held_out = None
+def _print_fit(part: Part) -> None:
+    """Print a description of the fit; keep held-out predictions and warnings."""
+    args, campaign, bandit = part.args, part.campaign, part.bandit
+    of = f" of {part.name}" if args.roles else ""
+    is_told = ~part.rewards.isnan()
+    indices = torch.from_numpy(campaign.indices)[is_told]
+    rewards, noise = part.rewards[is_told], part.noise[is_told]
     names = list(campaign.ids[indices.numpy()])
     files = campaign.results.groupby(level=0, sort=False)
     troubles: list[str | None] = [
         unit_trouble(name, dict(iter(files[name]))) for name in args.outcome_columns
     ]
-    log_reward = None if args.objective or any(troubles) else args.log_reward
+    is_other = args.objective or args.roles or any(troubles)
+    log_reward = None if is_other else args.log_reward
     if log_reward is False:
         troubles.append(decades_trouble(rewards, args.minimize))
     told = campaign.results[[name for name, _ in args.objective]].apply(to_numbers)
-    outcomes = torch.tensor(told[~np.isnan(campaign.rewards)].to_numpy().T)
+    outcomes = torch.tensor(told[is_told.numpy()].to_numpy().T)
     marks = reward_trouble(bandit, rewards, noise, names, log_reward, [*outcomes])
     troubles.append(marks)
-    if is_fitted(rewards):
+    if part.is_fitted:
         status("Checking the fit", args.quiet)
-        text, held_out = diagnose(bandit, indices, rewards, noise)
-        print(f"Fit: {text}.")
-    if held_out is not None:
-        troubles.append(fit_trouble(held_out))
+        text, part.held_out = diagnose(bandit, indices, rewards, noise)
+        print(f"Fit{of}: {text}.")
+    if part.held_out is not None:
+        troubles.append(fit_trouble(part.held_out))
         effect = None
         if args.round is not None:
-            effect = round_effect(held_out, rounds["name"].tolist())
+            effect = round_effect(part.held_out, part.rounds["name"].tolist())
         if effect is not None:
-            print(f"Rounds of column {args.round!r}: {effect[0]}.")
+            print(f"Rounds of column {args.round!r}{of}: {effect[0]}.")
             troubles.append(effect[1])
-    problems = list(filter(None, troubles))
-    for problem in problems:
-        print(f"Warning: {problem}.")
-    return held_out, problems
+    part.problems = list(filter(None, troubles))
+    for problem in part.problems:
+        print(f"Warning: {f'{part.name}: ' * bool(args.roles)}{problem}.")

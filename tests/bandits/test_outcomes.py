@@ -204,7 +204,7 @@ def test_roles_are_checked(outcomes, match):
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: Target("x"), lambda: Target(1.0, -1.0), lambda: AtMost(np.nan)]
+    "make", [lambda: Target(np.inf), lambda: Target(1.0, -1.0), lambda: AtMost(np.nan)]
 )
 def test_numbers_of_roles_are_checked(make):
     with pytest.raises(InputDataError, match=re.compile("value|tolerance|limit")):

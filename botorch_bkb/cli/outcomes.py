@@ -1,0 +1,244 @@
+"""Several outcomes: what the options say, their bandit, and its predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+
+import numpy as np
+import pandas as pd
+import torch
+from botorch.exceptions.errors import InputDataError
+from torch import Tensor
+
+from botorch_bkb.arms import ProductArms
+from botorch_bkb.bandits import matern_to_learn, rbf_to_learn
+from botorch_bkb.bandits.fitting import MIN_PULLS_TO_FIT
+from botorch_bkb.bandits.outcome_choice import MOST_PRODUCTS
+from botorch_bkb.bandits.outcomes import CONFIDENT, OutcomesBandit
+from botorch_bkb.bandits.roles import (
+    AtLeast,
+    AtMost,
+    checked_roles,
+    Maximize,
+    Minimize,
+    Objective,
+    Role,
+    Target,
+)
+from botorch_bkb.cli.arguments import MOMENTS, SuggestOptions
+from botorch_bkb.cli.candidates import Candidates
+from botorch_bkb.cli.features import Features
+from botorch_bkb.cli.predictions import NUM_PRODUCTS
+from botorch_bkb.cli.report import outcome_cells, Part, read_rounds
+from botorch_bkb.cli.tables import quoted
+from botorch_bkb.tables.columns import listing, to_numbers
+
+
+KERNELS = {"matern": matern_to_learn, "rbf": rbf_to_learn}
+FEASIBLE = "probability_feasible"
+# Members of a Pareto front that are printed.
+NUM_FRONT_SHOWN = 5
+
+
+def outcome_words(args: SuggestOptions) -> str:
+    """Return the options of several outcomes that are nearest to the given ones."""
+    words, seen = list[str](), set[str]()
+    for name, (direction, *ends) in args.objective:
+        sign, end = (">=", ends[0]) if direction == "max" else ("<=", ends[1])
+        again = f'--limit "{name} {sign} {end:g}"'
+        words.append(again if name in seen else f"--{direction}imize {quoted(name)}")
+        seen.add(name)
+    for kind in ("maximize", "minimize"):
+        words += [f"--{kind} {quoted(name)}" for name in getattr(args, kind) if name]
+    if args.reward is not None or "" in args.minimize:
+        kind = "minimize" if "" in args.minimize else "maximize"
+        words.append(f"--{kind} {quoted(args.reward or 'reward')}")
+    for name, value, tolerance in args.target:
+        near = f" +- {tolerance:g}" if tolerance else ""
+        words.append(f'--target "{name} = {value:g}{near}"')
+    words += [f'--limit "{name} {sign} {end:g}"' for name, sign, end in args.limit]
+    return " ".join(words)
+
+
+def read_roles(args: SuggestOptions) -> None:
+    """Set ``args.roles`` by the options; raise an error if these do not fit.
+
+    A single outcome that is maximized or minimized becomes ``args.reward``.
+    """
+    given: list[tuple[str, Role]] = [(name, Maximize()) for name in args.maximize]
+    given += [(name, Minimize()) for name in args.minimize or () if name]
+    given += [(name, Target(*numbers)) for name, *numbers in args.target]
+    limits = {"<=": AtMost, ">=": AtLeast}
+    given += [(name, limits[sign](end)) for name, sign, end in args.limit]
+    roles: dict[str, list[Role]] = {}
+    for name, role in given:
+        roles.setdefault(name, []).append(role)
+    if not roles:
+        args.minimize = bool(args.minimize)
+        return
+    words = outcome_words(args)
+    if args.objective or args.reward is not None or "" in args.minimize:
+        raise InputDataError(
+            "Expected --objective, or --reward and perhaps --minimize, or outcomes "
+            "(--maximize COLUMN, --minimize COLUMN, --target, --limit), but got both. "
+            f"For outcomes, pass {words} instead."
+        )
+    if len(given) == len(args.limit):
+        raise InputDataError(
+            "Expected an objective beside --limit. Add --maximize COLUMN, --minimize "
+            f"COLUMN or --target, such as --maximize reward {words}."
+        )
+    (name, (role, *others)), *more = roles.items()
+    if not more and not others and isinstance(role, Maximize | Minimize):
+        args.reward, args.minimize = name, isinstance(role, Minimize)
+        return
+    args.roles = checked_roles(roles)
+    refused = {
+        "log-reward": args.log_reward,
+        "noise-std": args.noise_column is not None,
+        "threshold": args.threshold is not None,
+        "confidence": args.confidence is not None,
+        "goal regret": args.goal == "regret",
+    }
+    for option in filter(refused.get, refused):
+        raise InputDataError(
+            f"--{option} does not go with outcomes (--maximize, --minimize COLUMN, "
+            "--target, --limit). Leave it out. In place of a threshold pass --limit "
+            '"COLUMN >= X", and write logarithms into the column and its limits.'
+        )
+    taken = [name for name in roles if name in (args.id, *args.columns_of_next)]
+    if taken:
+        raise InputDataError(
+            f"The outcome {taken[0]!r} has the name of another column of the batch. "
+            "Rename it."
+        )
+
+
+def outcome_parts(args: SuggestOptions, campaign: Candidates) -> list[Part]:
+    """Return each outcome as if it were the only result."""
+    parts = []
+    for name, roles in args.roles.items():
+        own, part = copy(args), copy(campaign)
+        leading = next((r for r in roles if isinstance(r, Objective)), roles[0])
+        own.roles, own.minimize = {name: roles}, leading.best < np.inf
+        part.rewards = to_numbers(campaign.results[name]).to_numpy(copy=True)
+        parts.append(Part(own, part, read_rounds(own, part)))
+    return parts or [Part(args, campaign, read_rounds(args, campaign))]
+
+
+def outcomes_bandit(
+    args: SuggestOptions, campaign: Candidates, features: Features
+) -> OutcomesBandit:
+    """Return the bandit of several outcomes, with all measurements."""
+    if args.predictions and campaign.num_candidates > MOST_PRODUCTS and args.component:
+        raise InputDataError(
+            f"--predictions of several outcomes needs at most {MOST_PRODUCTS:,} "
+            f"combinations, but there are {campaign.num_candidates:,}. Leave it out."
+        )
+    names, kernel = [*args.roles], KERNELS.get(features.kernel or "")
+    bandit = OutcomesBandit(
+        features.arms,
+        args.roles,
+        covar_module=None if kernel is None else dict.fromkeys(names, kernel),
+        max_inducing=args.max_inducing,
+        max_repeats=args.max_repeats,
+        generator=torch.Generator().manual_seed(args.seed),
+    )
+    results, indices = campaign.results[names].apply(to_numbers), campaign.indices
+    is_open = results.isna().any(axis="columns").to_numpy()
+    bandit.add_observations(indices[~is_open], results[~is_open])
+    bandit.add_pending(indices[is_open])
+    bandit.tell(indices[is_open], results[is_open])
+    return bandit
+
+
+def predict_outcomes(
+    args: SuggestOptions, bandit: OutcomesBandit, arms: Tensor, fitted: Sequence[str]
+) -> pd.DataFrame:
+    """Return predictions by arm, empty for outcomes whose model is not fitted yet."""
+    table = pd.DataFrame(np.nan, arms.numpy(), args.columns_of_next[1:])
+    if all(model.num_pulls for model in bandit.outcomes.values()):
+        table = pd.DataFrame(bandit.predictions(arms)).set_index("arm")
+    for name in {*args.roles}.difference(fitted):
+        table[[f"{name}_{kind}" for kind in MOMENTS]] = np.nan
+        if any(name == limited for limited, *_ in args.limit):
+            table[FEASIBLE] = np.nan
+    return table
+
+
+def best_outcomes(
+    args: SuggestOptions,
+    bandit: OutcomesBandit,
+    campaign: Candidates,
+    fitted: Sequence[str],
+) -> pd.DataFrame:
+    """Return predictions of all candidates, or of the best ones, with their names.
+
+    The best ones are those of the predicted Pareto front, then those that hold the
+    limits, in order of the first objective, then the others by that probability.
+    """
+    top = args.top or (NUM_PRODUCTS if args.component else None)
+    arms = torch.arange(campaign.num_candidates)
+    if isinstance(bandit.arms, ProductArms):
+        arms = torch.arange(len(bandit.arms))
+        arms = arms[bandit.arms.is_allowed(arms)]
+    arms = arms[~bandit.is_retired[arms]] if top else arms
+    table = predict_outcomes(args, bandit, arms, fitted)
+    if top and len(fitted) == len(args.roles):
+        name, role = next(iter(_objectives(args)))
+        worth = role.utility(torch.tensor(table[f"{name}_mean"].to_numpy()))
+        holds = table[FEASIBLE].clip(upper=CONFIDENT) if args.limit else 0 * table.index
+        is_front = table.index.isin(bandit.pareto_front(among_pulled=False).numpy())
+        table = table.iloc[np.lexsort((-worth, -holds, ~is_front))]
+    table = table[:top]
+    names = campaign.names_of(table.index.to_numpy(), args)
+    return pd.concat([names, table.reset_index(drop=True)], axis="columns")
+
+
+def recommended(
+    args: SuggestOptions,
+    bandit: OutcomesBandit,
+    campaign: Candidates,
+    fitted: Sequence[str],
+) -> list[str]:
+    """Return lines about the best measured candidate, or the Pareto front of these."""
+    unfitted = [name for name in args.roles if name not in fitted]
+    if unfitted:
+        return [
+            f"There is no model of {listing(unfitted)} yet: it needs "
+            f"{MIN_PULLS_TO_FIT} results that are not all equal."
+        ]
+    front = bandit.pareto_front()  # the best one if there is one objective
+    table = predict_outcomes(args, bandit, front, fitted)
+    if args.limit and (table[FEASIBLE] < CONFIDENT).any():
+        lines = [
+            "No measured candidate holds the limits with a probability of 95 %. The "
+            "most probable:"
+        ]
+    elif len(_objectives(args)) > 1:
+        lines = [
+            f"Pareto front of the measured candidates, {len(front):,} by the model:"
+        ]
+    else:
+        lines = ["Best measured so far:"]
+    shown = table[:NUM_FRONT_SHOWN]
+    ids = campaign.ids[shown.index.to_numpy()]
+    for own, cells in zip(ids, outcome_cells(args, shown), strict=True):
+        pairs = zip(args.roles, cells[::2], cells[1::2], strict=False)
+        said = [f"{name} {mean} ({ends})" for name, mean, ends in pairs]
+        if args.limit:
+            said.append(f"holds the limits with a probability of {cells[-1]}")
+        lines.append(f"{own}: {', '.join(said)}")
+    more = len(front) - NUM_FRONT_SHOWN
+    return [*lines, f"and {more:,} more"] if more > 0 else lines
+
+
+def _objectives(args: SuggestOptions) -> list[tuple[str, Objective]]:
+    """Return the objectives, with the names of their outcomes."""
+    return [
+        (name, role)
+        for name, roles in args.roles.items()
+        for role in roles
+        if isinstance(role, Objective)
+    ]

@@ -1,0 +1,333 @@
+"""`suggest` with several outcomes: objectives, targets and limits."""
+
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from botorch_bkb import AtLeast, AtMost, Maximize, Minimize, OutcomesBandit, Target
+from botorch_bkb.__main__ import main
+from botorch_bkb.bandits import rbf_to_learn
+from botorch_bkb.cli.arguments import build_parser
+from tests.cli.test_report import assert_self_contained
+
+
+RNG = np.random.default_rng(0)
+ARMS = pd.DataFrame(
+    {
+        "id": [f"R{n:02d}" for n in range(40)],
+        "heat": RNG.uniform(20, 90, 40).round(1),
+        "load": RNG.uniform(0, 5, 40).round(2),
+    }
+)
+LIMITED = ["--maximize=yield", "--limit", "impurity <= 2"]
+FRONT = ["--maximize=yield", "--minimize=cost", "--limit", "yield>=50"]
+
+
+def measured(arms):
+    heat, load = arms["heat"], arms["load"]
+    return pd.DataFrame(
+        {
+            "yield": 80 - 0.03 * (heat - 60) ** 2 + 2 * load,
+            "cost": 2 + 3 * load + heat / 30,
+            "impurity": heat / 30 + load / 10,
+            "viscosity": 10 ** (1.5 + heat / 60 + load / 10),
+        }
+    )
+
+
+RESULTS = ARMS[["id"]].join(measured(ARMS))[::2].reset_index(drop=True)
+
+
+def run(*words, results=RESULTS, code=0):
+    """Return NEXT, if the command ends with this code, and 0."""
+    ARMS.to_csv("arms.csv", index=False)
+    results.to_csv("results.csv", index=False)
+    words = ["suggest", *words, "--observations=results.csv", "--batch-size=4"]
+    assert main([*words, *["arms.csv"] * ("arms.csv" not in words)]) == code
+    return pd.read_csv("next.csv") if code == 0 else None
+
+
+def partial():
+    """Return noisy results: one is in flight, and two have open outcomes."""
+    results = RESULTS.copy()
+    noise = np.random.default_rng(1).normal(1.0, 0.2, (20, 4))
+    results.iloc[:, 1:] *= noise
+    results.loc[3, ["yield", "cost", "impurity", "viscosity"]] = np.nan
+    results.loc[5, "yield"] = results.loc[8, "impurity"] = np.nan
+    return results
+
+
+ROLES = {
+    "a limit": (LIMITED, {"yield": Maximize(), "impurity": AtMost(2.0)}),
+    "a front": (FRONT, {"yield": [Maximize(), AtLeast(50.0)], "cost": Minimize()}),
+    "a target": (
+        ["--target", "viscosity = 275 +- 5", "--limit=impurity < 2", "--kernel=rbf"],
+        {"viscosity": Target(275.0, 5.0), "impurity": AtMost(2.0)},
+    ),
+}
+
+
+@pytest.mark.usefixtures("full_fits")
+def test_a_choice_depends_on_its_own_seed_alone():
+    """BoTorch would prune measured arms with samples of the global generator."""
+    _, roles = ROLES["a target"]
+    chosen, places = [], ARMS.index[::2].to_numpy()
+    for seed in range(2):
+        arms = ARMS[["heat", "load"]].to_numpy()
+        kernels = dict.fromkeys(roles, rbf_to_learn)
+        bandit = OutcomesBandit(arms, roles, covar_module=kernels, seed=0)
+        bandit.add_pending(places)
+        bandit.tell(places, partial()[[*roles]])
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        chosen.append(bandit.ask(8).tolist())
+        assert torch.equal(torch.get_rng_state(), before)
+    assert chosen[0] == chosen[1]
+
+
+@pytest.mark.usefixtures("full_fits")
+@pytest.mark.parametrize("name", ROLES)
+def test_the_batch_is_that_of_the_bandit(name, capsys):
+    words, roles = ROLES[name]
+    results = partial()
+    batch = run(*words, results=results)
+    kernels = dict.fromkeys(roles, rbf_to_learn) if "--kernel=rbf" in words else None
+    arms = ARMS[["heat", "load"]].to_numpy()
+    bandit = OutcomesBandit(arms, roles, covar_module=kernels, seed=0)
+    places = ARMS.index[ARMS["id"].isin(results["id"])].to_numpy()
+    told = results[[*roles]]
+    is_open = told.isna().any(axis="columns").to_numpy()
+    bandit.add_observations(places[~is_open], told[~is_open])
+    bandit.add_pending(places[is_open])
+    bandit.tell(places[is_open], told[is_open])
+    picks = bandit.ask(4)
+    assert list(batch["id"]) == list(ARMS["id"][picks.numpy()])
+    expected = pd.DataFrame(bandit.predictions(picks)).drop(columns="arm")
+    assert list(batch) == ["id", "repeats", *expected, *roles]
+    pd.testing.assert_frame_equal(batch[[*expected]], expected, rtol=1e-4)
+    assert batch[[*roles]].isna().all(axis=None)
+    said = f"{(~is_open).sum()} measurements in all, {is_open.sum()} with open"
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "same"),
+    [
+        (["--maximize", "yield"], ["--reward", "yield"]),
+        (["--minimize", "cost"], ["--reward", "cost", "--minimize"]),
+        (["--reward=cost", "--minimize", "arms.csv"], ["--reward=cost", "--minimize"]),
+        (["--minimize", "arms.csv"], ["arms.csv", "--minimize"]),
+        (["arms.csv", "--minimize"], ["arms.csv", "--minimize", "reward"]),
+        (["--minimize", "cost", "arms.csv"], ["arms.csv", "--minimize", "cost"]),
+    ],
+)
+def test_one_outcome_is_a_reward(words, same):
+    results = RESULTS.assign(reward=RESULTS["impurity"])
+    pd.testing.assert_frame_equal(
+        run(*words, results=results), run(*same, results=results)
+    )
+
+
+def test_simulate_keeps_the_flag():
+    parser = build_parser()
+    args = parser.parse_args(["simulate", "--minimize", "t.csv", "--reward", "y"])
+    assert (args.minimize, args.table) == (True, Path("t.csv"))
+
+
+@pytest.mark.usefixtures("full_fits")
+def test_the_best_predictions_hold_the_limits(capsys):
+    run(*LIMITED, "--predictions=all.csv")
+    run(*LIMITED, "--predictions=top.csv", "--top=7")
+    table, top = pd.read_csv("all.csv"), pd.read_csv("top.csv")
+    assert list(table["id"]) == list(ARMS["id"])
+    holds = table[table["probability_feasible"] >= 0.95]
+    holds = holds.sort_values("yield_mean", ascending=False, ignore_index=True)
+    pd.testing.assert_frame_equal(top, holds[:7])
+    # The printed candidate is the best measured one of these.
+    best = holds["id"][holds["id"].isin(RESULTS["id"])].iloc[0]
+    said = capsys.readouterr().out
+    assert re.search(rf"Best measured so far:\n{best}: yield .* of \d+ %\n", said)
+
+
+@pytest.mark.usefixtures("full_fits")
+def test_the_front_comes_first(capsys):
+    run(*FRONT, "--predictions=all.csv")
+    run(*FRONT, "--predictions=top.csv", "--top=12")
+    table = pd.read_csv("all.csv").set_index("id")
+    holds = table[table["probability_feasible"] >= 0.95]
+
+    def front(rows):
+        gain, cost = rows["yield_mean"].to_numpy(), rows["cost_mean"].to_numpy()
+        better = (gain >= gain[:, None]) & (cost <= cost[:, None])
+        found = rows[better.sum(axis=-1) == 1]  # a row is as good as itself
+        return list(found.sort_values("yield_mean", ascending=False).index)
+
+    expected = front(holds)[:12]
+    top = pd.read_csv("top.csv")["id"]
+    assert list(top[: len(expected)]) == expected
+    own = front(holds[holds.index.isin(RESULTS["id"])])
+    said = capsys.readouterr().out
+    assert (
+        f"front of the measured candidates, {len(own)} by the model:\n{own[0]}" in said
+    )
+
+
+def test_a_report_of_several_outcomes():
+    words = ["--target=viscosity = 350", "--limit=impurity <= 2", "--report=r.html"]
+    run(*FRONT, *words, results=partial())
+    # Three pairs of objectives, and two pictures of each of four outcomes.
+    parsed = assert_self_contained(Path("r.html"), num_images=3 + 2 * 4)
+    alts = [image["alt"] for image in parsed.all("img")]
+    for pair in ("yield and cost", "yield and viscosity", "cost and viscosity"):
+        assert sum(alt.startswith(f"Scatter chart of {pair}: ") for alt in alts) == 1
+    for name in ("yield", "cost", "impurity", "viscosity"):
+        assert f"{name}: Progress" in parsed.text
+        assert f"{name}: part 1 lengthscale" in parsed.text
+
+
+@pytest.mark.parametrize("limit", [0.9, 0.1])
+def test_no_candidate_holds_the_limits(limit, capsys):
+    """The most probable one is shown, also if its probability underflows."""
+    run("--maximize=yield", "--limit", f"impurity <= {limit}")
+    best = RESULTS["id"][RESULTS["impurity"].argmin()]
+    assert (
+        "No measured candidate holds the limits with a probability of 95 %. The most "
+        f"probable:\n{best}: yield "
+    ) in capsys.readouterr().out
+
+
+def test_too_few_results_of_an_outcome(capsys):
+    """Others are predicted, and the limits only if all of their outcomes are."""
+    results = RESULTS.copy()
+    results.loc[3:, "impurity"] = np.nan
+    batch = run(*LIMITED, "--report=r.html", "--predictions=p.csv", results=results)
+    assert batch["yield_mean"].notna().all()
+    hidden = ["impurity_mean", "impurity_low", "probability_feasible"]
+    assert batch[hidden].isna().all(axis=None)
+    assert "no model of impurity yet: it needs 4 results" in capsys.readouterr().out
+    batch = run(*LIMITED, "--report=r.html", results=RESULTS[:0])
+    assert batch["yield_mean"].isna().all()
+
+
+def test_a_campaign_of_combinations(capsys):
+    """The files of two rounds are the results of the third, with an open outcome."""
+    arms = ["--component=heat=20,30,40,50,60,70,80,90", "--component=load=0,1,2,3,4,5"]
+    told = []
+    for number in range(3):
+        path = f"{number}.csv"
+        words = [*arms, *FRONT, *LIMITED[1:], *told, "--batch-size=5"]
+        assert main(["suggest", *words, f"--output={path}", "--predictions=p.csv"]) == 0
+        batch = pd.read_csv(path)
+        outcomes = ["yield", "cost", "impurity"]
+        batch[outcomes] = measured(batch)[outcomes]
+        batch.loc[1, "impurity"] = np.nan
+        batch.to_csv(path, index=False)
+        told += [f"--observations={path}"]
+    assert "8 measurements in all, 2 with open outcomes" in capsys.readouterr().out
+    assert len(pd.read_csv("p.csv")) == 48
+    # A filled-in batch that the results lack is kept.
+    assert main(["suggest", *words, f"--output={path}"]) == 2
+    assert "exists, and 5 of its rows have entries" in capsys.readouterr().err
+
+
+def test_a_failed_outcome_is_a_failed_measurement(capsys):
+    results = RESULTS.astype({"impurity": object})
+    results.loc[1, "impurity"] = "failed"
+    run(*LIMITED, "--per-measurement", results=results)
+    assert "last measurement failed: 1 (R02)" in capsys.readouterr().out
+    assert list(pd.read_csv("next.csv")) == list(RESULTS)
+
+
+BOTH = "but got both. For outcomes, pass (?P<words>.*) instead"
+REFUSED = {
+    "a limit of a reward": (["--reward=yield", *LIMITED[1:]], BOTH),
+    "a limit of a score": (
+        ["--objective=yield:max:0:100", "--limit", "yield >= 50"],
+        BOTH,
+    ),
+    "a target beside a score": (
+        ["--objective=cost:min:0:9", "--target=viscosity = 350 +- 10"],
+        BOTH,
+    ),
+    "two scores of a column": (
+        ["--objective=yield:max:0:100", "--objective=yield:max:50:100"],
+        "a column of its own.* For a limit, pass (?P<words>.*) instead",
+    ),
+    "a limit alone": (
+        ["--limit=impurity <= 2"],
+        "such as (?P<words>.*)[.]$",
+    ),
+    "a limit of small rewards": (["--minimize", *LIMITED[1:]], BOTH),
+    "a threshold": (
+        [*LIMITED, "--threshold=50"],
+        "--threshold does not go with .* In place of a threshold pass (?P<more>--limit "
+        '"COLUMN >= X")',
+    ),
+    "a logarithm": ([*LIMITED, "--log-reward"], "--log-reward does not go with outco"),
+    "a width": ([*LIMITED, "--confidence=1"], "--confidence .* Leave it out"),
+    "a goal": ([*LIMITED, "--goal=regret"], "--goal regret .* Leave it out"),
+    "noise": ([*LIMITED, "--noise-std=sd"], "--noise-std .* Leave it out"),
+    "two directions": (["--maximize=cost", "--minimize=cost"], "Keep one of them"),
+    "no such column": ([*LIMITED, "--minimize=price"], "no column 'price'"),
+    "a column of the batch": ([*LIMITED, "--maximize=repeats"], "repeats.*Rename it"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_has_a_remedy_that_works(name, capsys):
+    words, says = REFUSED[name]
+    results = RESULTS.assign(reward=RESULTS["yield"])
+    run(*words, results=results, code=2)
+    error = capsys.readouterr().err.strip()
+    found = re.search(says, error)
+    assert found is not None, error
+    remedy = found.groupdict()
+    if remedy.get("words"):
+        run(*shlex.split(remedy["words"]), results=results)
+    elif remedy.get("more"):
+        more = remedy["more"].replace("COLUMN", "yield").replace("X", "50")
+        run(*LIMITED, *shlex.split(more), results=results)
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (
+            ["--limit", "impurity = 2"],
+            'such as "impurity <= 2", but got \'impurity = 2',
+        ),
+        (
+            ["--limit", "impurity <= two"],
+            "expected COLUMN <= NUMBER or COLUMN >= NUMBE",
+        ),
+        (["--target", "viscosity"], r'"viscosity = 350 \+- 10", but got \'viscosity\''),
+        (["--target", "x = 3 +- -1"], "expected COLUMN = NUMBER or COLUMN = NUMBER"),
+        (
+            ["--objective", "x:target:350"],
+            'For a target, pass --target "viscosity = 350"',
+        ),
+    ],
+)
+def test_malformed_options_are_shown(words, match, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        run(*words)
+    assert re.search(match, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("limit", "ee % ≥ -50.5", ("ee %", ">=", -50.5)),
+        ("limit", "a<b<3", ("a<b", "<=", 3.0)),
+        ("target", "pH=7±0.5", ("pH", 7.0, 0.5)),
+        ("target", "x = 1e3 +/- 2", ("x", 1000.0, 2.0)),
+    ],
+)
+def test_values_of_options(name, text, value):
+    args = build_parser().parse_args(["suggest", "t.csv", f"--{name}", text])
+    assert getattr(args, name) == [value]
