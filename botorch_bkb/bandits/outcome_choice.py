@@ -35,7 +35,7 @@ from botorch_bkb.posteriors import Posterior
 
 
 # The candidates among which the batch is chosen, and those for one value of `same`.
-POOL_SIZE, PLATE_POOL_SIZE, MOST_PLATES = 1024, 256, 20
+POOL_SIZE, PLATE_POOL_SIZE, MOST_PLATES = 512, 128, 20
 # The posterior standard deviations of optimistic outcomes.
 DEVIATIONS = 2.0
 # The second width compares candidates that do not improve the front by the first.
