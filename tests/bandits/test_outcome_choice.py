@@ -26,6 +26,7 @@ from tests.helpers import gram_matrix
 from tests.reference import exact_posterior
 
 
+pytestmark = pytest.mark.usefixtures("short_fits")
 NOISE, NUM_SAMPLES = 0.04, 16
 ROLES = {
     "fronts": {"a": Maximize(), "b": Minimize()},
@@ -331,7 +332,9 @@ def test_the_front_is_that_of_the_means(name, among_pulled):
 @pytest.mark.parametrize("most", [0, 10_000])
 def test_product_spaces_are_searched_for_all_outcomes(most, monkeypatch):
     """A local search finds the best of 8,000 products that all scores have."""
-    monkeypatch.setattr(outcome_choice, "MOST_PRODUCTS", most)
+    sizes = {"MOST_PRODUCTS": most, "POOL_SIZE": 64, "PLATE_POOL_SIZE": 16}
+    for name, value in {**sizes, "NUM_SAMPLES": NUM_SAMPLES}.items():
+        monkeypatch.setattr(outcome_choice, name, value)
     axis = torch.linspace(0, 1, 20, dtype=torch.double)
     lists = {name: axis.unsqueeze(-1) for name in "xyz"}
     space = ProductArms(lists, forbidden=lambda positions: positions[:, 0] == 19)
