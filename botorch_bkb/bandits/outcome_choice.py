@@ -134,18 +134,16 @@ class OutcomeChoice:
             for role in model.roles
             if isinstance(role, Objective)
         ]
-        self.has_limits = any(isinstance(r, Limit) for m in models for r in m.roles)
         # Utilities are in standard deviations of the outcome.
         utilities = self.utilities(measured)
         feasible = self.log_probability_feasible(measured)
-        utilities = utilities[feasible >= min(math.log(0.5), feasible.max().item())]
         reference = utilities.amin(dim=0)
         for place, (model, role) in enumerate(self.objectives):
             if model.reference is not None:
                 given = role.utility(reference.new_tensor(model.reference))
                 reference[place] = given / model.units.std
         self.reference = reference
-        self.front = utilities
+        self.front = utilities[feasible >= min(math.log(0.5), feasible.max().item())]
 
     def utilities(self, rows: Tensor) -> Tensor:
         """Return the ``k x p`` utilities of posterior means of ``k`` arms.

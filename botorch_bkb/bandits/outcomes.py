@@ -81,7 +81,7 @@ class OutcomesBandit(SavedBandit):
         reference_point: For several objectives, the outcomes by name that are just not
             good enough, in units of the outcome: the hypervolume of a front is measured
             from there. For outcomes without one it is the worst posterior mean of the
-            measured candidates that hold the limits.
+            measured candidates.
         covar_module: The kernel of each outcome, by its name, as for ``GPBandit``.
             Outcomes without one learn the default kernel of ``GPBandit``, or a Matern
             kernel if the arms are plain numbers.
@@ -496,23 +496,21 @@ class OutcomesBandit(SavedBandit):
         Returns:
             ``arm``; for each outcome, such as ``yield``, ``yield_mean`` and
             ``yield_std``, and ``yield_low`` and ``yield_high``, the 95 % interval of
-            its mean, NaN without any result; and ``probability_feasible``, that the
-            means hold all limits, if there are limits.
+            its mean; and ``probability_feasible``, that the means hold all limits, if
+            there are limits.
 
         Raises:
-            InputDataError: If an arm is unknown.
+            InputDataError: If an arm is unknown, or an outcome has no observations.
         """
-        rows = self._first._rows(indices)
+        choice, rows = self._checked_choice(), self._first._rows(indices)
         columns = {"arm": rows}
         for name, bandit in self.outcomes.items():
             mean, variance = bandit.predict(rows)
             low, high = bandit._interval(rows)
             found = {"mean": mean, "std": variance.sqrt(), "low": low, "high": high}
             for kind, values in found.items():
-                is_known = values.new_tensor(bandit.num_pulls > 0, dtype=torch.bool)
-                columns[f"{name}_{kind}"] = values.where(is_known, torch.nan)
+                columns[f"{name}_{kind}"] = values
         if any(isinstance(r, Limit) for roles in self.roles.values() for r in roles):
-            choice = self._checked_choice()
             logs = choice.log_probability_feasible(rows)
             columns["probability_feasible"] = logs.exp()
         return columns

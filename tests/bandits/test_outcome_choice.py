@@ -146,11 +146,12 @@ def promising(bandit, roles, arms, results, rows):
         measured_front.append(
             np.mean([utility(role, means[name] + k * own) for k in steps], axis=0)
         )
-    front = np.stack(measured_front, axis=1)[feasible >= min(0.5, feasible.max())]
+    front = np.stack(measured_front, axis=1)
+    reference = front.min(axis=0)
+    front = front[feasible >= min(0.5, feasible.max())]
     optimistic = np.stack(optimistic, axis=1)
     if optimistic.shape[1] == 1:
         return violation, optimistic[:, 0]
-    reference = front.min(axis=0)
     before = hypervolume(front, reference)
     value = [hypervolume(np.vstack([front, v]), reference) - before for v in optimistic]
     return violation, np.array(value)
