@@ -187,7 +187,7 @@ def test_a_report_of_several_outcomes():
         assert sum(alt.startswith(f"Scatter chart of {pair}: ") for alt in alts) == 1
     for name in ("yield", "cost", "impurity", "viscosity"):
         assert f"{name}: Progress" in parsed.text
-        assert f"{name}: part 1 lengthscale" in parsed.text
+        assert f"{name}: lengthscale" in parsed.text
 
 
 @pytest.mark.parametrize("limit", [0.9, 0.1])
