@@ -248,7 +248,7 @@ class OutcomeChoice:
         Args:
             size: Its size, the number of arms that allow a pull at most.
             limits: Which arms allow a pull.
-            used: The arms that are measured or pending.
+            used: The arms of which each outcome is measured or pending.
             columns: Columns of which all arms of the batch have the same values.
         """
         scores = self.promising(limits)
@@ -268,19 +268,21 @@ class OutcomeChoice:
         self, size: int, scores: Scores, used: Tensor, pool_size: int
     ) -> tuple[Tensor, float]:
         """Return a batch among the best candidates, and its expected improvement."""
-        is_new = ~torch.isin(scores.candidates, used)
+        table = self.models[0].bandit._table
+        first = table.first_equal(scores.candidates)
+        is_new = ~torch.isin(first, table.first_equal(used))
         new = scores.where(is_new)
         pool = new.first(max(pool_size, size))
         picks, value = pool, 0.0
         if len(pool):
-            arms = self.models[0].bandit.arms
-            choices = as_dense(arms[pool]).double()
+            choices = as_dense(table.rows[pool]).double()
+            baseline = torch.cat([self.measured, used]).unique()
             with warnings.catch_warnings():
                 # There may be no feasible measurement yet, which is normal.
                 warnings.filterwarnings("ignore", "When all training points are inf")
                 warnings.simplefilter("ignore", NumericalWarning)
                 chosen, values = optimize_acqf_finite(
-                    self.acquisition(used), choices, min(size, len(pool))
+                    self.acquisition(baseline), choices, min(size, len(pool))
                 )
             picks, value = pool[chosen], values.exp().sum().item()
         again = scores.where(~is_new).first(size - len(picks))
@@ -292,7 +294,7 @@ class OutcomeChoice:
         Its model has standardized outcomes, whose joint posterior is Gaussian.
 
         Args:
-            baseline: The arms that are measured or pending.
+            baseline: The arms that are to be improved upon, measured or pending.
         """
         models, transforms = [], []
         for each in self.models:

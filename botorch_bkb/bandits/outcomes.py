@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from functools import reduce
 from typing import Any, cast, NamedTuple, Self
 
 import torch
@@ -20,7 +21,11 @@ from botorch_bkb.arms.table import as_arms
 from botorch_bkb.bandits.bandit import FiniteArmBandit
 from botorch_bkb.bandits.base import Array, locked, SavedBandit, Values
 from botorch_bkb.bandits.gp_bandit import GPBandit, MOST_FAILURES, warn_retired
-from botorch_bkb.bandits.outcome_choice import OutcomeChoice, OutcomeModel
+from botorch_bkb.bandits.outcome_choice import (
+    MOST_PRODUCTS,
+    OutcomeChoice,
+    OutcomeModel,
+)
 from botorch_bkb.bandits.plates import checked_columns
 from botorch_bkb.bandits.roles import checked_roles, Limit, Objective, Role
 from botorch_bkb.checks import (
@@ -211,9 +216,13 @@ class OutcomesBandit(SavedBandit):
     @property
     @locked
     def observed_arms(self) -> Tensor:
-        """The arms with an observation of an outcome at least, ascending."""
-        found = [bandit.observed_arms for bandit in self.outcomes.values()]
-        return torch.cat(found).unique()
+        """The arms with observations of all outcomes, ascending.
+
+        If there are none: those with observations of the most outcomes.
+        """
+        found = torch.cat([bandit.observed_arms for bandit in self.outcomes.values()])
+        arms, counts = found.unique(return_counts=True)
+        return arms[counts == counts.max()] if len(arms) else arms
 
     @property
     @locked
@@ -457,15 +466,15 @@ class OutcomesBandit(SavedBandit):
         return others if others.num_open else limits
 
     def _used(self) -> PullCounts:
-        """Return the numbers of pulls, told and pending, of any outcome."""
-        counts = Counter[int]()
-        for bandit in self.outcomes.values():
-            arms, numbers = bandit._observations.used()
-            counts |= Counter(dict(zip(arms.tolist(), numbers.tolist(), strict=True)))
-        arms = self._first._indices(sorted(counts))
-        return PullCounts(
-            arms, arms.new_tensor([counts[arm] for arm in sorted(counts)])
-        )
+        """Return the numbers of pulls, told and pending, that all outcomes have."""
+        found = [bandit._observations.used() for bandit in self.outcomes.values()]
+        counts = [
+            Counter(dict(zip(arms.tolist(), numbers.tolist(), strict=True)))
+            for arms, numbers in found
+        ]
+        least = sorted(reduce(Counter[int].__and__, counts).items())
+        arms, numbers = zip(*least, strict=True) if least else ((), ())
+        return PullCounts(*map(self._first._indices, (arms, numbers)))
 
     def _choice(self) -> OutcomeChoice | None:
         """Return what chooses among candidates; None before a result of objectives."""
@@ -579,6 +588,11 @@ class OutcomesBandit(SavedBandit):
         if isinstance(competing, Tensor):
             rows = competing.nonzero().squeeze(-1)
         else:  # products
+            if pulled is None and len(self.arms) > MOST_PRODUCTS:
+                raise UnsupportedError(
+                    f"Expected at most {MOST_PRODUCTS:,} products to compare all, but "
+                    f"there are {len(self.arms):,}. Leave out `among_pulled=False`."
+                )
             rows = table.indices if pulled is None else pulled
             rows = rows[competing.allows(rows)]
         # Probabilities of arms far from a limit underflow to zero.

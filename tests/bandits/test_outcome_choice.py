@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from botorch.exceptions.errors import UnsupportedError
 from botorch.posteriors import GPyTorchPosterior
 from botorch.sampling import SobolQMCNormalSampler
 from botorch.utils.objective import compute_smoothed_feasibility_indicator
@@ -352,3 +353,9 @@ def test_product_spaces_are_searched_for_all_outcomes(most, monkeypatch):
     assert not space.components(batch)[:, 0].eq(19).any()
     same = bandit.ask(3, same=["y"])
     assert len(space.components(same)[:, 1].unique()) == 1
+    big = ProductArms({name: axis.repeat(10).unsqueeze(-1) for name in "xyz"})
+    big = OutcomesBandit(big, {"a": Maximize()}, seed=0)
+    big.add_observations(range(5), {"a": axis[:5]})
+    with pytest.raises(UnsupportedError, match="Leave out `among_pulled=False`"):
+        big.pareto_front(among_pulled=False)
+    assert len(big.pareto_front()) == 1

@@ -140,8 +140,21 @@ def test_equal_rows_are_one_candidate():
     arms = table(20)
     arms[10:] = arms[:10]
     bandit = OutcomesBandit(arms, ROLES, seed=0)
-    bandit.add_observations(range(5), results_of(arms[:5]))
-    assert sorted(bandit.ask(5).tolist()) == [5, 6, 7, 8, 9]
+    bandit.add_observations(range(11, 15), results_of(arms[11:15]))
+    assert sorted(bandit.ask(6).tolist()) == [0, 5, 6, 7, 8, 9]
+
+
+def test_an_outcome_that_is_known_of_all_candidates():
+    """Nothing is measured until the other outcome is."""
+    arms = table(40)
+    bandit = OutcomesBandit(arms, {"yield": Maximize(), "cost": AtMost(0.8)}, seed=0)
+    bandit.add_observations(range(40), {"cost": results_of(arms)["cost"]})
+    bandit.add_observations(range(6), {"yield": results_of(arms[:6])["yield"]})
+    assert bandit.observed_arms.tolist() == [*range(6)]
+    found = bandit.ask(4)
+    assert (found >= 6).all()
+    assert (results_of(arms[found])["cost"] <= 0.9).all()
+    assert bandit.best_arm().arm < 6
 
 
 def test_a_batch_is_spread_out_before_the_first_objective():
