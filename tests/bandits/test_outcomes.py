@@ -10,6 +10,8 @@ import pytest
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.exceptions.warnings import InputDataWarning
+from hypothesis import given
+from hypothesis import strategies as st
 
 from botorch_bkb import (
     AtLeast,
@@ -214,6 +216,27 @@ def test_words_and_plates():
 def test_roles_are_checked(outcomes, match):
     with pytest.raises(InputDataError, match=match):
         OutcomesBandit(table(), outcomes)
+
+
+@given(
+    st.sampled_from(
+        [
+            Maximize(),
+            Minimize(),
+            Target(0.5),
+            Target(-1.0, 0.7),
+            AtMost(0.2),
+            AtLeast(2),
+        ]
+    ),
+    st.floats(-4, 4),
+    st.floats(0, 3),
+)
+def test_the_optimistic_utility_is_the_largest_of_an_interval(role, low, width):
+    inside = torch.linspace(low, low + width, 2001, dtype=torch.double)
+    found = role.optimistic_utility(inside[0], inside[-1]).item()
+    best = role.utility(inside).max().item()
+    assert best - 1e-12 <= found <= best + width / 2000
 
 
 @pytest.mark.parametrize(
