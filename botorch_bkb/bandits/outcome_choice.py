@@ -35,12 +35,12 @@ from botorch_bkb.posteriors import Posterior
 
 
 # The candidates among which the batch is chosen, and those for one value of `same`.
-POOL_SIZE, PLATE_POOL_SIZE, MOST_PLATES = 512, 128, 20
+POOL_SIZE, PLATE_POOL_SIZE, MOST_PLATES = 1024, 256, 20
 # The posterior standard deviations of optimistic outcomes.
 DEVIATIONS = 2.0
 # The second width compares candidates that do not improve the front by the first.
 WIDTHS = DEVIATIONS, 2 * DEVIATIONS
-NUM_SAMPLES = 128
+NUM_SAMPLES = 64
 # Medians of ninths of the normal distribution.
 TARGET_STEPS = [NormalDist().inv_cdf((k + 0.5) / 9) for k in range(9)]
 # Numbers of candidates times cells that are alive at a time.
