@@ -68,6 +68,12 @@ def test_outcomes_come_one_by_one():
     [
         (lambda b, p: b.tell(p, {"yields": [1.0, 2]}), "among .*yield.*'yields'"),
         (lambda b, p: b.tell(p, {"yield": [1.0]}), "2 results of 'yield'"),
+        (
+            lambda b, p: b.tell(
+                p, {"yield": [1, 2]}, noise_variance={"yield": [1, 1, 1]}
+            ),
+            "as many noise variances, or one for all, but got 2 and 3",
+        ),
         (lambda b, p: b.tell(p, [1.0, 2.0]), "by name"),
         (lambda b, p: b.tell(p, {"yield": [1, 2], "cost": [1, np.inf]}), "finite"),
         (lambda b, p: b.tell(p, {"yield": [1, 2]}, [90, 91]), "pull 90"),
