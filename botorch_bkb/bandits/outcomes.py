@@ -32,6 +32,7 @@ from botorch_bkb.checks import (
     as_tensor,
     check_count,
     check_indices,
+    check_number,
     check_pull_ids,
     check_size,
     check_truth,
@@ -131,7 +132,10 @@ class OutcomesBandit(SavedBandit):
     ) -> None:
         self.roles = checked_roles(outcomes)
         kernels, noises = dict(covar_module or {}), dict(noise_variance or {})
-        self.reference_point = dict(reference_point or {})
+        self.reference_point = {
+            name: check_number("reference_point", value)
+            for name, value in dict(reference_point or {}).items()
+        }
         for given in (kernels, noises, self.reference_point):
             self._check_names(given)
         self.num_batches = 0

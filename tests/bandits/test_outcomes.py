@@ -233,6 +233,8 @@ def test_numbers_of_roles_are_checked(make):
 def test_options_are_by_outcome():
     with pytest.raises(InputDataError, match=r"among \['yield', 'cost'\].*'price'"):
         OutcomesBandit(table(), ROLES, noise_variance={"price": 1.0})
+    with pytest.raises(InputDataError, match="`reference_point` to be a number"):
+        OutcomesBandit(table(), ROLES, reference_point={"cost": np.nan})
     with pytest.raises(UnsupportedError, match="pareto_front"):
         campaign().best_arm()
     bandit = campaign(noise_variance={"cost": 0.25})
