@@ -32,6 +32,7 @@ from botorch_bkb.checks import (
     as_tensor,
     check_count,
     check_indices,
+    check_number,
     check_pull_ids,
     check_size,
     check_truth,
@@ -131,7 +132,10 @@ class OutcomesBandit(SavedBandit):
     ) -> None:
         self.roles = checked_roles(outcomes)
         kernels, noises = dict(covar_module or {}), dict(noise_variance or {})
-        self.reference_point = dict(reference_point or {})
+        self.reference_point = {
+            name: check_number("reference_point", value)
+            for name, value in dict(reference_point or {}).items()
+        }
         for given in (kernels, noises, self.reference_point):
             self._check_names(given)
         self.num_batches = 0
@@ -294,15 +298,16 @@ class OutcomesBandit(SavedBandit):
         ids = None if pull_ids is None else check_pull_ids(pull_ids, len(arms))
         for name, given in results.items():
             values = as_tensor(name, given, "numbers, NaN if open").double().flatten()
-            if len(values) != len(arms):
+            noise = noises.get(name, math.nan)  # NaN if not known
+            noise = as_tensor(name, noise, "noise variances").double().flatten()
+            if len(values) != len(arms) or len(noise) not in (1, len(arms)):
                 raise InputDataError(
-                    f"Expected {len(arms)} results of {name!r}, one for each arm, but "
-                    f"got {len(values)}."
+                    f"Expected {len(arms)} results of {name!r}, one for each arm, and "
+                    f"as many noise variances, or one for all, but got {len(values)} "
+                    f"and {len(noise)}."
                 )
-            told, options = (~values.isnan()).nonzero().squeeze(-1), {}
-            if name in noises:
-                noise = as_tensor(name, noises[name], "noise variances")
-                options["noise_variance"] = noise.expand(len(arms))[told]
+            told = (~values.isnan()).nonzero().squeeze(-1)
+            options = {"noise_variance": noise.expand(len(arms))[told]}
             if ids is not None:
                 options["pull_ids"] = torch.tensor(ids)[told]
             if len(told):

@@ -148,7 +148,7 @@ def limit(text: str) -> tuple[str, str, float]:
 
 def target(text: str) -> tuple[str, float, float]:
     """Return the column of an outcome, its target, and a tolerance."""
-    found = re.fullmatch(r"(.+?)\s*=(.+?)(?:(?:\+/?-|±)(.+))?", text.strip())
+    found = re.fullmatch(r"(.+?)\s*=([^=]+?)(?:(?:\+/?-|±)(.+))?", text.strip())
     try:
         name, value, tolerance = found.groups() if found else ("", "", "")
         return name, number(value), non_negative_number(tolerance or "0")

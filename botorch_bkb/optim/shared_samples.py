@@ -100,9 +100,10 @@ class SharedSamples:
         memo: dict[int, Any] = {id(one): one.detach() for one in function.buffers()}
         memo |= {id(self.model): model, id(self.sampler): sampler}
         is_cached = isinstance(function, CachedCholeskyMCSamplerMixin)
-        if is_cached:
+        base_sampler = getattr(function, "base_sampler", None)
+        if base_sampler is not None:  # else pruning has left no baseline
             # What the function has computed from its samples of the baseline stays.
-            baseline, base_sampler = function.X_baseline, function.base_sampler
+            baseline = function.X_baseline
             self.add(
                 baseline, base_sampler(self.model.posterior(baseline, **self.options))
             )

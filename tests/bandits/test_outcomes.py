@@ -70,6 +70,12 @@ def test_outcomes_come_one_by_one():
     [
         (lambda b, p: b.tell(p, {"yields": [1.0, 2]}), "among .*yield.*'yields'"),
         (lambda b, p: b.tell(p, {"yield": [1.0]}), "2 results of 'yield'"),
+        (
+            lambda b, p: b.tell(
+                p, {"yield": [1, 2]}, noise_variance={"yield": [1, 1, 1]}
+            ),
+            "as many noise variances, or one for all, but got 2 and 3",
+        ),
         (lambda b, p: b.tell(p, [1.0, 2.0]), "by name"),
         (lambda b, p: b.tell(p, {"yield": [1, 2], "cost": [1, np.inf]}), "finite"),
         (lambda b, p: b.tell(p, {"yield": [1, 2]}, [90, 91]), "pull 90"),
@@ -250,6 +256,8 @@ def test_numbers_of_roles_are_checked(make):
 def test_options_are_by_outcome():
     with pytest.raises(InputDataError, match=r"among \['yield', 'cost'\].*'price'"):
         OutcomesBandit(table(), ROLES, noise_variance={"price": 1.0})
+    with pytest.raises(InputDataError, match="`reference_point` to be a number"):
+        OutcomesBandit(table(), ROLES, reference_point={"cost": np.nan})
     with pytest.raises(UnsupportedError, match="pareto_front"):
         campaign().best_arm()
     bandit = campaign(noise_variance={"cost": 0.25})

@@ -325,6 +325,7 @@ def test_malformed_options_are_shown(words, match, capsys):
         ("limit", "ee % ≥ -50.5", ("ee %", ">=", -50.5)),
         ("limit", "a<b<3", ("a<b", "<=", 3.0)),
         ("target", "pH=7±0.5", ("pH", 7.0, 0.5)),
+        ("target", "a=b=7", ("a=b", 7.0, 0.0)),
         ("target", "x = 1e3 +/- 2", ("x", 1000.0, 2.0)),
     ],
 )

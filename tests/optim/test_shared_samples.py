@@ -203,6 +203,13 @@ def two_outcomes(kind):
             sampler=size(seed),
             prune_baseline=True,
         ),
+        lambda seed, size: qLogNoisyExpectedHypervolumeImprovement(
+            two_outcomes("list"),
+            [9.0, 9.0],  # no point of the baseline is better
+            X[:7],
+            sampler=size(seed),
+            prune_baseline=True,
+        ),
         lambda seed, size: qNoisyExpectedImprovement(fixed_gp(X, Y), X[:7], size(seed)),
         lambda seed, size: qLogExpectedImprovement(
             two_outcomes("one"),
@@ -225,7 +232,7 @@ def two_outcomes(kind):
             constraints=[lambda samples: samples[..., 0] - 1.0],
         ),
     ],
-    ids=["list", "pruned", "legacy", "scalarized", "constrained"],
+    ids=["list", "pruned", "all pruned", "legacy", "scalarized", "constrained"],
 )
 @pytest.mark.filterwarnings("ignore:qNoisyExpectedImprovement has known")
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")
