@@ -25,11 +25,11 @@ from botorch.utils.sampling import manual_seed
 from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
-from botorch_bkb.arms import ProductArms, PullLimits
+from botorch_bkb.arms import ProductArms, PullCounts, PullLimits
 from botorch_bkb.arms.product_table import ProductLimits
 from botorch_bkb.bandits.fitting import Units
 from botorch_bkb.bandits.roles import AtMost, Limit, Objective, Role, Target
-from botorch_bkb.models.utils.rows import as_dense
+from botorch_bkb.models.utils.rows import as_dense, positions_in
 from botorch_bkb.optim.optimize_finite import optimize_acqf_finite
 from botorch_bkb.posteriors import Posterior
 
@@ -40,6 +40,7 @@ POOL_SIZE, PLATE_POOL_SIZE, MOST_PLATES = 1024, 256, 20
 DEVIATIONS = 2.0
 # The second width compares candidates that do not improve the front by the first.
 WIDTHS = DEVIATIONS, 2 * DEVIATIONS
+# Joint samples, halved for each objective beyond two, whose hypervolumes take longer.
 NUM_SAMPLES = 64
 # Medians of ninths of the normal distribution.
 TARGET_STEPS = [NormalDist().inv_cdf((k + 0.5) / 9) for k in range(9)]
@@ -240,7 +241,7 @@ class OutcomeChoice:
         self,
         size: int,
         limits: PullLimits,
-        used: Tensor,
+        used: PullCounts,
         columns: Sequence[int] | None = None,
     ) -> Tensor:
         """Return a batch of distinct arms, new ones if there are some.
@@ -248,7 +249,8 @@ class OutcomeChoice:
         Args:
             size: Its size, the number of arms that allow a pull at most.
             limits: Which arms allow a pull.
-            used: The arms of which each outcome is measured or pending.
+            used: The pulls, measured or pending, that all outcomes have, by arm,
+                ascending. Of arms that come again, those with the fewest are first.
             columns: Columns of which all arms of the batch have the same values.
         """
         scores = self.promising(limits)
@@ -265,18 +267,20 @@ class OutcomeChoice:
         return max(batches, key=lambda batch: batch[1])[0]
 
     def _batch(
-        self, size: int, scores: Scores, used: Tensor, pool_size: int
+        self, size: int, scores: Scores, used: PullCounts, pool_size: int
     ) -> tuple[Tensor, float]:
         """Return a batch among the best candidates, and its expected improvement."""
         table = self.models[0].bandit._table
         first = table.first_equal(scores.candidates)
-        is_new = ~torch.isin(first, table.first_equal(used))
+        is_new = ~torch.isin(first, table.first_equal(used.arms))
         new = scores.where(is_new)
-        pool = new.first(max(pool_size, size))
+        # Others surely violate a limit. The first of them fill the batch.
+        num_allowed = int((new.violation == 0).sum())
+        pool = new.first(max(size, min(pool_size, num_allowed)))
         picks, value = pool, 0.0
         if len(pool):
             choices = as_dense(table.rows[pool]).double()
-            baseline = torch.cat([self.measured, used]).unique()
+            baseline = torch.cat([self.measured, used.arms]).unique()
             with warnings.catch_warnings():
                 # There may be no feasible measurement yet, which is normal.
                 warnings.filterwarnings("ignore", "When all training points are inf")
@@ -285,8 +289,10 @@ class OutcomeChoice:
                     self.acquisition(baseline), choices, min(size, len(pool))
                 )
             picks, value = pool[chosen], values.exp().sum().item()
-        again = scores.where(~is_new).first(size - len(picks))
-        return torch.cat([picks, again]), value
+        again = scores.where(~is_new).first(len(scores.candidates))
+        pulls = used.counts[positions_in(used.arms, again, is_ascending=True)]
+        again = again[pulls.sort(stable=True).indices]
+        return torch.cat([picks, again[: size - len(picks)]]), value
 
     def acquisition(self, baseline: Tensor) -> Any:
         """Return BoTorch's noisy (hypervolume) improvement, given limits.
@@ -321,11 +327,12 @@ class OutcomeChoice:
                     objectives.append(utility(place, role, each.units.std))
                 else:
                     constraints.append(utility(place, role, -each.units.std))
+        num_samples = NUM_SAMPLES >> max(0, len(objectives) - 2)
         options: dict[str, Any] = {
             "model": ModelListGP(*models),
             "X_baseline": as_dense(self.models[0].bandit.arms[baseline]).double(),
             "sampler": SobolQMCNormalSampler(
-                torch.Size([NUM_SAMPLES]), seed=self.seed % 2**31
+                torch.Size([num_samples]), seed=self.seed % 2**31
             ),
             "constraints": constraints or None,
             "prune_baseline": True,

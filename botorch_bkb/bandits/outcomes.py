@@ -76,7 +76,8 @@ class OutcomesBandit(SavedBandit):
     objectives, ``qLogNoisyExpectedImprovement`` for one, with the limits as
     constraints. Product spaces of more than a million products are searched locally.
 
-    Measured candidates are chosen again only if all others are.
+    Measured candidates are chosen again only if no others are left, those with the
+    fewest measurements first.
 
     Args:
         arms: An ``A x d`` tensor of features, a DataFrame with numbers and words, or
@@ -451,7 +452,7 @@ class OutcomesBandit(SavedBandit):
             picks = copy(bandit).ask(n, available=available, same=same)
         else:
             size = min(n, limits.num_open)
-            picks = choice.batch(size, limits, self._used().arms, columns)
+            picks = choice.batch(size, limits, self._used(), columns)
         for bandit in self.outcomes.values():
             scores = torch.zeros_like(picks).tolist()
             bandit._observations.ask(picks.tolist(), scores, bandit.decision_time)

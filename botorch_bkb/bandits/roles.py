@@ -155,7 +155,7 @@ def checked_roles(
                 f"Expected at most one objective of the outcome {name!r}, but got "
                 f"{given!r}. Keep one of them, and limits."
             )
-        roles[str(name)] = tuple(own)
+        roles[name] = tuple(own)
     number = sum(isinstance(role, Objective) for own in roles.values() for role in own)
     if not 1 <= number <= MOST_OBJECTIVES:
         raise InputDataError(

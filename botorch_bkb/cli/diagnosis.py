@@ -367,7 +367,8 @@ def reward_trouble(
     if num_rewards >= 2 and not has_spread(rewards):
         return (
             f"all {num_rewards:,} results are {rewards[0].item():.10g}: there is no "
-            "difference between candidates to learn, and the batch is only spread out"
+            "difference between candidates to learn, and these results do not guide "
+            "the batch"
         )
     values, variances = warped(bandit, rewards, noise)
     distances = (values - values.median()).abs()

@@ -46,7 +46,7 @@ def outcome_words(args: SuggestOptions) -> str:
     words, seen = list[str](), set[str]()
     for name, (direction, *ends) in args.objective:
         sign, end = (">=", ends[0]) if direction == "max" else ("<=", ends[1])
-        again = f'--limit "{name} {sign} {end:g}"'
+        again = f'--limit "{name} {sign} {end:.12g}"'
         words.append(again if name in seen else f"--{direction}imize {quoted(name)}")
         seen.add(name)
     for kind in ("maximize", "minimize"):
@@ -55,9 +55,9 @@ def outcome_words(args: SuggestOptions) -> str:
         kind = "minimize" if "" in args.minimize else "maximize"
         words.append(f"--{kind} {quoted(args.reward or 'reward')}")
     for name, value, tolerance in args.target:
-        near = f" +- {tolerance:g}" if tolerance else ""
-        words.append(f'--target "{name} = {value:g}{near}"')
-    words += [f'--limit "{name} {sign} {end:g}"' for name, sign, end in args.limit]
+        near = f" +- {tolerance:.12g}" if tolerance else ""
+        words.append(f'--target "{name} = {value:.12g}{near}"')
+    words += [f'--limit "{name} {sign} {end:.12g}"' for name, sign, end in args.limit]
     return " ".join(words)
 
 
@@ -156,7 +156,10 @@ def outcomes_bandit(
 def predict_outcomes(
     args: SuggestOptions, bandit: OutcomesBandit, arms: Tensor, fitted: Sequence[str]
 ) -> pd.DataFrame:
-    """Return predictions by arm, empty for outcomes whose model is not fitted yet."""
+    """Return predictions by arm, empty for outcomes whose model is not fitted yet.
+
+    All are empty while an outcome has no result.
+    """
     table = pd.DataFrame(np.nan, arms.numpy(), args.columns_of_next[1:])
     if all(model.num_pulls for model in bandit.outcomes.values()):
         table = pd.DataFrame(bandit.predictions(arms)).set_index("arm")
@@ -207,7 +210,7 @@ def recommended(
     if unfitted:
         return [
             f"There is no model of {listing(unfitted)} yet: it needs "
-            f"{MIN_PULLS_TO_FIT} results that are not all equal."
+            f"{MIN_PULLS_TO_FIT} results."
         ]
     front = bandit.pareto_front()  # the best one if there is one objective
     table = predict_outcomes(args, bandit, front, fitted)

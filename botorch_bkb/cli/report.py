@@ -25,6 +25,7 @@ from torch import Tensor
 
 import botorch_bkb
 from botorch_bkb.bandits import GPBandit
+from botorch_bkb.bandits.fitting import MIN_PULLS_TO_FIT
 from botorch_bkb.bandits.outcome_choice import MOST_PRODUCTS
 from botorch_bkb.bandits.roles import Limit, Objective, Target
 from botorch_bkb.bandits.warping import DEVIATIONS_OF_95_PERCENT
@@ -103,7 +104,10 @@ class Part:
         rewards, results = self.campaign.rewards, self.campaign.results
         self.rewards = torch.tensor(rewards)
         self.noise = noise_variances(results, rewards, self.args)
-        self.is_fitted = is_fitted(self.rewards[~self.rewards.isnan()])
+        told = self.rewards[~self.rewards.isnan()]
+        self.is_fitted = is_fitted(told)
+        is_one_of_several = bool(self.args.roles) and len(told) >= MIN_PULLS_TO_FIT
+        self.is_constant = is_one_of_several and not self.is_fitted
 
 
 def read_rounds(args: SuggestOptions, campaign: Candidates) -> pd.DataFrame:
@@ -340,7 +344,7 @@ def _fronts(
     told = pd.DataFrame({part.name: part.campaign.rewards for part in parts})
     means = told.groupby(campaign.indices).mean()
     front = batch[:0]
-    if all(part.is_fitted for part in parts):
+    if all(part.is_fitted or part.is_constant for part in parts):
         is_large = args.component and campaign.num_candidates > MOST_PRODUCTS
         arms = bandit.pareto_front(among_pulled=bool(is_large))
         front = pd.DataFrame(bandit.predictions(arms))

@@ -186,7 +186,8 @@ def _check_files(args: SuggestOptions) -> None:
 def _suggest(args: SuggestOptions, campaign: Candidates, features: Features) -> None:
     """Choose the batch from tables that were read, write it, and print a summary."""
     parts = outcome_parts(args, campaign)
-    fitted = [part.name for part in parts if part.is_fitted]
+    # An outcome whose results are all equal may still hold its limit.
+    fitted = [part.name for part in parts if part.is_fitted or part.is_constant]
     bandit: Any
     if args.roles:
         bandit = outcomes_bandit(args, campaign, features)

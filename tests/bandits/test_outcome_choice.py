@@ -191,6 +191,19 @@ def test_batches_are_those_of_brute_force(name, monkeypatch):
     assert bandit.ask(8).tolist() == expected
 
 
+def test_candidates_that_surely_violate_a_limit_come_last():
+    roles = {"a": Maximize(), "b": AtMost(-0.9)}
+    bandit = bandit_of(table(300), roles)
+    arms, _ = measured(bandit, 40)
+    scores = bandit._choice().scores(torch.arange(300))
+    new = scores.where(~torch.isin(scores.candidates, torch.from_numpy(arms)))
+    allowed = new.candidates[new.violation == 0].tolist()
+    batch = bandit.ask(len(allowed) + 2).tolist()
+    assert 2 <= len(allowed) <= 40
+    assert {*allowed} <= {*batch}
+    assert {*batch} == {*new.first(len(batch)).tolist()}
+
+
 def greedy(bandit, roles, arms, results, used, pool, choice):
     """The batch of the largest mean improvement over samples, one by one."""
     acquisition = choice.acquisition(torch.from_numpy(used))

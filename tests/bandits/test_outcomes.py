@@ -139,6 +139,8 @@ def test_new_arms_come_first_and_measured_ones_fill_the_batch():
     batch = bandit.ask(6)
     assert {*batch[:2].tolist()} == {4, 5}
     assert sorted(batch.tolist()) == [*range(6)]
+    bandit.tell(batch, results_of(table(6)[batch]))
+    assert {*bandit.ask(2).tolist()} == {4, 5}  # the others have two measurements
     once = OutcomesBandit(table(6), ROLES, seed=0, max_repeats=1)
     once.add_observations(range(4), results_of(table(6)[:4]))
     assert sorted(once.ask(6).tolist()) == [4, 5]
