@@ -594,6 +594,7 @@ class FiniteArmBandit(Bandit):
 
     @override
     def _load(self, state: dict[str, Any]) -> None:
+        self._preview = None
         self._table = self._table.loaded(state["table"])
         sign = self._observations.sign
         self._observations = Observations(len(self.arms), self.arms, sign)

@@ -104,8 +104,37 @@ class SavedBandit(ABC):
         """Return everything that the next ``ask`` depends on, ``O(pulls)`` numbers."""
 
     @abstractmethod
+    def _identity(self) -> dict[str, Any]:
+        """Return the part of the state that says to which bandits it belongs."""
+
+    @abstractmethod
+    def _load(self, state: dict[str, Any]) -> None:
+        """Restore a state."""
+
+    @locked
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned."""
+        """Restore what :meth:`state_dict` returned; later picks agree up to rounding.
+
+        Raises:
+            InputDataError: If the state is that of another kind of bandit, of other
+                arms or another box, or does not fit its options. Nothing has changed
+                then.
+        """
+        try:
+            for name, own in self._identity().items():
+                if state[name] != own:
+                    raise InputDataError(
+                        f"expected {name}={own}, but it has {name}={state[name]}. "
+                        "Construct the bandit that was saved"
+                    )
+            self._load(state)
+        except Exception as error:  # a strange state may raise anything
+            is_ours = isinstance(error, BotorchError)
+            strange = f"expected what `state_dict` returned, but it is not ({error!r})."
+            raise InputDataError(
+                f"The state does not fit this {type(self).__name__} and its options: "
+                f"{error if is_ours else strange}"
+            ) from error
 
     @locked
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
@@ -177,6 +206,10 @@ class Bandit(SavedBandit):
         before = vars(self).copy()
         self._observations = copy(self._observations)
         return lambda: vars(self).update(before)
+
+    @override
+    def _identity(self) -> dict[str, Any]:
+        return {"bandit": type(self).__name__, "maximize": self.maximize}
 
     @override
     def _forget_posteriors(self) -> None:
@@ -350,43 +383,8 @@ class Bandit(SavedBandit):
         that were added later are part of it.
         """
         return {
-            "bandit": type(self).__name__,
-            "maximize": self.maximize,
+            **self._identity(),
             "observations": self._observations.state_dict(),
             "num_batches": self.num_batches,
             **self._surrogate.state_dict(),
         }
-
-    @abstractmethod
-    def _load(self, state: dict[str, Any]) -> None:
-        """Restore a state."""
-
-    @override
-    @locked
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned; later picks agree up to rounding.
-
-        Raises:
-            InputDataError: If the state is that of another kind of bandit, of other
-                arms or another box, or does not fit its options. Nothing has changed
-                then.
-        """
-        try:
-            for name, own in (
-                ("bandit", type(self).__name__),
-                ("maximize", self.maximize),
-            ):
-                if state[name] != own:
-                    raise InputDataError(
-                        f"expected {name}={own}, but it has {name}={state[name]}. "
-                        "Construct the bandit that was saved"
-                    )
-            self._load(state)
-        except Exception as error:  # a strange state may raise anything
-            is_ours = isinstance(error, BotorchError)
-            strange = f"expected what `state_dict` returned, but it is not ({error!r})."
-            raise InputDataError(
-                f"The state does not fit this {type(self).__name__} and its options: "
-                f"{error if is_ours else strange}"
-            ) from error
-        self._preview = None

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
@@ -64,6 +64,13 @@ class OutcomeModel(NamedTuple):
     units: Units
     sign: float
     reference: float | None
+
+    @classmethod
+    def of(cls, bandit: Any, roles: Sequence[Role], reference: float | None) -> Self:
+        """Return the model of the present observations."""
+        (surrogate, posterior), sign = bandit._present(), bandit._observations.sign
+        units = surrogate.fit.units
+        return cls(roles, bandit, posterior, units, sign, reference)
 
     def moments(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return means and standard deviations of standardized outcomes."""

@@ -21,6 +21,7 @@ from botorch_bkb.arms.table import as_arms
 from botorch_bkb.bandits.bandit import FiniteArmBandit
 from botorch_bkb.bandits.base import Array, locked, SavedBandit, Values
 from botorch_bkb.bandits.gp_bandit import GPBandit, MOST_FAILURES, warn_retired
+from botorch_bkb.bandits.observations import Pull
 from botorch_bkb.bandits.outcome_choice import (
     MOST_PRODUCTS,
     OutcomeChoice,
@@ -329,22 +330,15 @@ class OutcomesBandit(SavedBandit):
         Raises:
             InputDataError: If a pull is not pending. Nothing has changed then.
         """
-        arms, pending = check_indices(indices, len(self.arms)), self.pending
-        if pull_ids is None:
-            left = [*pending.items()]
-            ids = []
-            for arm in arms:
-                pull = next((one for one in left if one[1] == arm), (-1, arm))
-                ids.append(pull[0])
-                left = [one for one in left if one != pull]
-        else:
-            ids = check_indices(pull_ids, self._first._observations.next_id)
+        arms, pulls = check_indices(indices, len(self.arms)), dict[int, Pull]()
         for bandit in self.outcomes.values():
-            own = [
-                (arm, key)
-                for arm, key in zip(arms, ids, strict=True)
-                if key not in pending or key in bandit.pending
-            ]
+            pulls |= bandit._observations.pending
+        together = copy(self._first._observations)
+        together.pending = dict(sorted(pulls.items()))
+        ids = together._settle(arms, pull_ids)
+        for bandit in self.outcomes.values():
+            pairs = zip(arms, ids, strict=True)
+            own = [pair for pair in pairs if pair[1] in bandit.pending]
             if own:
                 FiniteArmBandit.fail(bandit, *map(list, zip(*own, strict=True)))
         failures = Counter[int]()
@@ -484,16 +478,11 @@ class OutcomesBandit(SavedBandit):
 
     def _choice(self) -> OutcomeChoice | None:
         """Return what chooses among candidates; None before a result of objectives."""
-        models = []
-        for name, bandit in self.outcomes.items():
-            if bandit.num_pulls:
-                surrogate, posterior = bandit._present()
-                units, sign = surrogate.fit.units, bandit._observations.sign
-                roles = self.roles[name]
-                reference = self.reference_point.get(name)
-                models.append(
-                    OutcomeModel(roles, bandit, posterior, units, sign, reference)
-                )
+        models = [
+            OutcomeModel.of(bandit, self.roles[name], self.reference_point.get(name))
+            for name, bandit in self.outcomes.items()
+            if bandit.num_pulls
+        ]
         if not any(isinstance(r, Objective) for model in models for r in model.roles):
             return None
         seed = self._first._surrogate.seed + self.num_batches
@@ -619,38 +608,21 @@ class OutcomesBandit(SavedBandit):
     # Files
 
     @override
+    def _identity(self) -> dict[str, Any]:
+        return {"bandit": type(self).__name__, "roles": repr(self.roles)}
+
+    @override
     @locked
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the next ``ask`` depends on, ``O(pulls)`` numbers.
 
         Load it into a bandit constructed with the same arms, roles and options.
         """
-        return {
-            "bandit": type(self).__name__,
-            "roles": repr(self.roles),
-            "num_batches": self.num_batches,
-            "outcomes": {
-                name: bandit.state_dict() for name, bandit in self.outcomes.items()
-            },
-        }
+        states = {name: bandit.state_dict() for name, bandit in self.outcomes.items()}
+        return {**self._identity(), "num_batches": self.num_batches, "outcomes": states}
 
     @override
-    @locked
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned; later picks agree up to rounding.
-
-        Raises:
-            InputDataError: If the state is that of another kind of bandit, of other
-                arms or roles, or does not fit the options. Nothing has changed then.
-        """
-        own = {"bandit": type(self).__name__, "roles": repr(self.roles)}
-        for name, value in own.items():
-            if state.get(name) != value:
-                raise InputDataError(
-                    f"The state does not fit this {type(self).__name__}: expected "
-                    f"{name}={value}, but it has {name}={state.get(name)}. Construct "
-                    "the bandit that was saved."
-                )
+    def _load(self, state: dict[str, Any]) -> None:
         for name, bandit in self.outcomes.items():
             bandit.load_state_dict(state["outcomes"][name])
             bandit._table = self._first._table

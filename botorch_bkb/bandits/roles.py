@@ -41,10 +41,19 @@ class Objective(Role):
     """An outcome that is optimized."""
 
 
+@dataclass(frozen=True)
 class Limit(Role):
-    """An outcome that has to stay within a limit, where its utility is not negative."""
+    """An outcome that has to stay within a limit, where its utility is not negative.
+
+    Args:
+        limit: The limit, in units of the outcome.
+    """
 
     limit: float
+
+    def __post_init__(self) -> None:
+        """Check the limit."""
+        check_number("limit", self.limit)
 
 
 @dataclass(frozen=True)
@@ -105,12 +114,7 @@ class AtMost(Limit):
         limit: The limit, in units of the outcome.
     """
 
-    limit: float
     best = -math.inf
-
-    def __post_init__(self) -> None:
-        """Check the limit."""
-        check_number("limit", self.limit)
 
     @override
     def utility(self, outcome: Tensor) -> Tensor:
@@ -125,12 +129,7 @@ class AtLeast(Limit):
         limit: The limit, in units of the outcome.
     """
 
-    limit: float
     best = math.inf
-
-    def __post_init__(self) -> None:
-        """Check the limit."""
-        check_number("limit", self.limit)
 
     @override
     def utility(self, outcome: Tensor) -> Tensor:
