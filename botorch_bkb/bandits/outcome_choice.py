@@ -217,9 +217,8 @@ class OutcomeChoice:
         with every other element of one component, until nothing better is found.
         """
         arms = self.models[0].bandit.arms
-        num_arms = len(limits.is_open) if hasattr(limits, "is_open") else len(arms)
-        if not isinstance(limits, ProductLimits) or num_arms <= MOST_PRODUCTS:
-            rows = torch.arange(num_arms, device=self.measured.device)
+        if not isinstance(limits, ProductLimits) or len(arms) <= MOST_PRODUCTS:
+            rows = torch.arange(len(arms), device=self.measured.device)
             return self.scores(rows[limits.allows(rows)])
         starts = [self.measured]
         for model in self.models:
@@ -281,7 +280,7 @@ class OutcomeChoice:
         first = table.first_equal(scores.candidates)
         is_new = ~torch.isin(first, table.first_equal(used.arms))
         new = scores.where(is_new)
-        # Others surely violate a limit. The first of them fill the batch.
+        # The others violate a limit even if outcomes are optimistic: they come last.
         num_allowed = int((new.violation == 0).sum())
         pool = new.first(max(size, min(pool_size, num_allowed)))
         picks, value = pool, 0.0
