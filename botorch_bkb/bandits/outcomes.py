@@ -28,7 +28,13 @@ from botorch_bkb.bandits.outcome_choice import (
     OutcomeModel,
 )
 from botorch_bkb.bandits.plates import checked_columns
-from botorch_bkb.bandits.roles import checked_roles, Limit, Objective, Role
+from botorch_bkb.bandits.roles import (
+    checked_roles,
+    Limit,
+    Objective,
+    objective_names,
+    Role,
+)
 from botorch_bkb.checks import (
     as_tensor,
     check_count,
@@ -140,6 +146,14 @@ class OutcomesBandit(SavedBandit):
         }
         for given in (kernels, noises, self.reference_point):
             self._check_names(given)
+        goals = objective_names(self.roles)
+        for name in self.reference_point:
+            if name not in goals or len(goals) == 1:
+                raise InputDataError(
+                    "Expected `reference_point` of several objectives, but got "
+                    f"{name!r}, with the objectives {goals}. Make it a limit, such as "
+                    "`AtLeast(50.0)`, or leave it out."
+                )
         self.num_batches = 0
         self.max_repeats = max_repeats
         generator = as_generator(generator, seed)
@@ -296,6 +310,11 @@ class OutcomesBandit(SavedBandit):
             )
         results, noises = dict(results), dict(noise_variance or {})
         self._check_names(results | noises)
+        if not noises.keys() <= results.keys():
+            raise InputDataError(
+                f"Expected noise variances of the outcomes {[*results]} of these "
+                f"results, but got those of {[*noises]}. Tell them with their results."
+            )
         arms = check_indices(indices, len(self.arms))
         ids = None if pull_ids is None else check_pull_ids(pull_ids, len(arms))
         for name, given in results.items():

@@ -155,10 +155,19 @@ def checked_roles(
                 f"{given!r}. Keep one of them, and limits."
             )
         roles[name] = tuple(own)
-    number = sum(isinstance(role, Objective) for own in roles.values() for role in own)
+    number = len(objective_names(roles))
     if not 1 <= number <= MOST_OBJECTIVES:
         raise InputDataError(
             f"Expected one to {MOST_OBJECTIVES} outcomes to be maximized, minimized or "
             f"near a target, but got {number} of them. Make the others limits."
         )
     return roles
+
+
+def objective_names(roles: Mapping[str, Sequence[Role]]) -> list[str]:
+    """Return the outcomes that are optimized."""
+    return [
+        name
+        for name, own in roles.items()
+        if any(isinstance(role, Objective) for role in own)
+    ]

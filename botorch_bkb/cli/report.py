@@ -27,7 +27,7 @@ import botorch_bkb
 from botorch_bkb.bandits import GPBandit
 from botorch_bkb.bandits.fitting import MIN_PULLS_TO_FIT
 from botorch_bkb.bandits.outcome_choice import MOST_PRODUCTS
-from botorch_bkb.bandits.roles import Limit, Objective, Target
+from botorch_bkb.bandits.roles import Limit, objective_names, Target
 from botorch_bkb.bandits.warping import DEVIATIONS_OF_95_PERCENT
 from botorch_bkb.cli.arguments import SuggestOptions
 from botorch_bkb.cli.candidates import Candidates
@@ -336,11 +336,7 @@ def _fronts(
     parts: Sequence[Part],
 ) -> list[dict[str, Any]]:
     """Return a picture for each pair of objectives."""
-    names = [
-        name
-        for name, roles in args.roles.items()
-        if any(isinstance(role, Objective) for role in roles)
-    ]
+    names = objective_names(args.roles)
     told = pd.DataFrame({part.name: part.campaign.rewards for part in parts})
     means = told.groupby(campaign.indices).mean()
     front = batch[:0]

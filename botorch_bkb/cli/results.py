@@ -75,7 +75,9 @@ def read_results(
         results = pd.concat(frames, keys=keys)
     found = find_column(results.columns, results_id)
     _note_unused_columns(
-        results, [*own, found, *args.outcome_columns, args.round, args.noise_column]
+        results,
+        [*own, found, *args.outcome_columns, args.round, args.noise_column],
+        takes_noise=not args.roles,
     )
     _check_copies(results, args)
     _check_output(args, results, found, own)
@@ -195,13 +197,16 @@ def noise_variances(
     return torch.from_numpy(stds.to_numpy("float64", copy=True)).square()
 
 
-def _note_unused_columns(results: pd.DataFrame, used: Collection[str | None]) -> None:
+def _note_unused_columns(
+    results: pd.DataFrame, used: Collection[str | None], takes_noise: bool
+) -> None:
     """Name the columns of the results that are not used."""
     unused = [column for column in results.columns if column not in used]
+    stds = "need --noise-std" if takes_noise else "do not count with several outcomes"
     if unused:
         note(
             f"columns of the results that are not used: {listing(unused)}. Standard "
-            "deviations of results need --noise-std, and numbers of replicates do not "
+            f"deviations of results {stds}, and numbers of replicates do not "
             'count: see "Unused columns" of the page "Tables for suggest"'
         )
 
