@@ -205,8 +205,8 @@ def _note_unused_columns(
     stds = "need --noise-std" if takes_noise else "do not count with several outcomes"
     if unused:
         note(
-            f"columns of the results that are not used: {listing(unused)}. Standard "
-            f"deviations of results {stds}, and numbers of replicates do not "
+            f"columns of the results that are not used: {listing(unused)}. "
+            f"Standard deviations of results {stds}, and numbers of replicates do not "
             'count: see "Unused columns" of the page "Tables for suggest"'
         )
 
