@@ -14,6 +14,8 @@ the package `gauche` 0.1.6, copied to the folder `--data`). 20 first, then batch
 results, and the seconds of one ask of 96 with its fit. `evaluated_share` is the share
 of products whose exact variance the last ask computed.
 
+- `matern_0.3`, `matern_0.6`, `matern_1.2`, on the grids: `GPBandit` with its own width
+  and a product of Matern-5/2 kernels of that lengthscale given, and noise variance .01.
 - `wide`: `GPBandit` with 4 posterior standard deviations, which the docs recommend for
   large spaces without noise; `default`: with its own width; `greedy`: with none.
 - `reagents`: Thompson sampling per reagent, [klarich2024thompson]_. Every reagent has a
@@ -37,16 +39,17 @@ import time
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
+from gpytorch.kernels import MaternKernel, ProductKernel
 from torch import Generator, Tensor
 
 from benchmarks.measure import in_own_process, peak_memory
-from benchmarks.record import PAGE, print_table, Record, RESULTS, write_page_table
-from benchmarks.rows import add_run_arguments, RowFile
+from benchmarks.record import PAGE, print_table, Record, write_page_table
+from benchmarks.rows import add_run_arguments, finished_rows
 from benchmarks.tactics import order_of_tactics
 from botorch_bkb import GPBandit
 from botorch_bkb.arms import BitArms, ProductArms
@@ -64,7 +67,10 @@ PROTOCOLS = {
 GRID_SIZES = {"grid_smoke": 20, "grid_1e6": 100, "grid_1e9": 1000}
 PROBLEMS = ("docking", "buchwald", "grid_1e6", "grid_1e9")
 WIDTHS = {"wide": 4.0, "default": None, "greedy": 0.0}
-METHODS = (*WIDTHS, "reagents", "tactics", "random")
+LENGTHSCALES = {f"matern_{value}": value for value in (0.3, 0.6, 1.2)}
+GRID_METHODS = "wide", "default", *LENGTHSCALES
+LIBRARY_METHODS = *WIDTHS, "reagents", "tactics", "random"
+METHODS = tuple(dict.fromkeys(LIBRARY_METHODS + GRID_METHODS))
 COLUMNS = ["hits", "seconds", "peak_mb", "evaluated_share"]
 Row = tuple[float, ...]
 
@@ -93,20 +99,20 @@ def run(args: argparse.Namespace, record: Record) -> None:
         for problem in (("smoke", "grid_smoke") if args.smoke else args.problems)
         for method in args.methods
         for seed in range(args.seeds)
-        if problem not in GRID_SIZES or method in ("wide", "default")
+        if method in (GRID_METHODS if problem in GRID_SIZES else LIBRARY_METHODS)
         if method != "tactics" or (problem == "docking" and find_spec("TACTICS"))
     ]
     data = args.data or Path(os.environ.get(DATA_VARIABLE, "")) / "products"
-    rows = RowFile((RESULTS if args.page else record.folder) / FILE, Run._fields)
-    rows.play_missing(
-        [] if args.page else wanted,
-        lambda one: in_own_process(
-            play, one, data, args.threads, args.evaluations
-        ).result(),
-        record.origin,
-        again=args.again,
+    how = data, args.threads, args.evaluations
+    rows = finished_rows(
+        args,
+        record,
+        FILE,
+        Run._fields,
+        wanted,
+        lambda one: in_own_process(play, one, *how).result(),
     )
-    groups = rows.table().groupby(["problem", "method", "evaluations"], sort=False)
+    groups = rows.groupby(["problem", "method", "evaluations"], sort=False)
     seeds = groups.agg(seeds=("seed", "nunique"), worst_hits=("hits", "min"))
     table = seeds.join(groups[COLUMNS].mean()).reset_index()
     print_table(table)
@@ -255,7 +261,13 @@ def _play_grid(one: Run, g: Generator) -> Row:
     at = arms.components(indices).mT
     x, y, z = (rows[i] for rows, i in zip(lists, at, strict=True))
     before = peak_memory()
-    bandit = GPBandit(arms, confidence=WIDTHS[one.method], generator=g)
+    options: dict[str, Any] = {"confidence": WIDTHS.get(one.method), "generator": g}
+    if one.method in LENGTHSCALES:
+        parts = [MaternKernel(active_dims=(i, i + 1)) for i in (0, 2, 4)]
+        for part in parts:
+            part.lengthscale = LENGTHSCALES[one.method]
+        options |= {"covar_module": ProductKernel(*parts), "noise_variance": 0.01}
+    bandit = GPBandit(arms, **options)
     bandit.add_observations(indices, (3 * x * y + 5 * z).sin().sum(dim=-1))
     start = time.perf_counter()
     bandit.ask(96)

@@ -287,6 +287,10 @@ class ProductLimits(PullLimits):
     def closed(self, indices: Tensor) -> ProductLimits:
         return ProductLimits(self.mask.without(indices), self.most, self.left)
 
+    @override
+    def thinned(self, size: int) -> ProductLimits:
+        return self  # the posterior of products does that
+
     def fixing(self, fixed: Mapping[int, int]) -> ProductLimits:
         """Return limits where other positions of components allow no pull."""
         mask = replace(self.mask, rows=self.mask.rows.fixing(fixed))

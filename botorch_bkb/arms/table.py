@@ -138,6 +138,20 @@ class PullLimits:
             other.left.pop(index, None)
         return other
 
+    def thinned(self, size: int) -> Self:
+        """Return limits of a sample of the open arms, the same each time."""
+        if self.num_open <= size:
+            return self
+        other, arms = copy(self), self.is_open.nonzero().squeeze(-1)
+        # Steps of a fixed length could match the rows of a grid.
+        order = torch.randperm(len(arms), generator=torch.Generator().manual_seed(0))
+        kept = arms[order[:size].to(arms.device)]
+        other.is_open = torch.zeros_like(self.is_open)
+        other.is_open[kept], other.num_open = True, size
+        other.available = other.is_open.clone()
+        other.left = {arm: n for arm, n in self.left.items() if other.is_open[arm]}
+        return other
+
 
 @dataclass(frozen=True)
 class ArmTable:

@@ -37,8 +37,10 @@ from botorch_bkb.models.utils.nystrom import (
     independent_points,
 )
 from botorch_bkb.models.utils.rows import positions_in
-from botorch_bkb.posteriors.basis import Basis, sums_of
+from botorch_bkb.posteriors.basis import Basis
+from botorch_bkb.posteriors.grouped import GroupedResults
 from botorch_bkb.posteriors.posterior import Ranked, StaticPosterior
+from botorch_bkb.posteriors.product_cells import Cells
 from botorch_bkb.posteriors.product_search import (
     products_of,
     Search,
@@ -65,7 +67,11 @@ NUM_SCATTERED = 2**13
 # Inducing products without a result tell nothing: their noise, in prior variances.
 MUCH_NOISE = 1e12
 # A pass keeps this share of all products, within limits.
-KEPT_SHARE, MIN_KEPT, MAX_KEPT = 1 / 64, 2**15, 2**19
+KEPT_SHARE, MIN_KEPT, MAX_KEPT = 1 / 64, 2**15, 2**21
+# It ends with no more than this times as many.
+CUT = 4
+# The next pass for a batch keeps so many times as many.
+GROWTH = 4
 
 
 class ProductPosterior(StaticPosterior):
@@ -113,10 +119,11 @@ class ProductPosterior(StaticPosterior):
         pulled_indices: Tensor,
         counts: Tensor,
         sums: Tensor,
+        grouped: GroupedResults | None = None,
     ) -> None:
         data = torch.stack([counts, sums]).to(self.like) / self.noise_variance
         self.pulled_indices, order = pulled_indices.sort()
-        self.data = data[:, order]
+        self.data, self.grouped = data[:, order], grouped
         K = self.prior_covariance(inducing_indices, inducing_indices)
         kept = independent_points(K)
         self.inducing_indices = indices = inducing_indices[kept]
@@ -124,11 +131,12 @@ class ProductPosterior(StaticPosterior):
         L = torch.linalg.cholesky(K)
         place = positions_in(self.pulled_indices, indices, is_ascending=True)
         self.noises = torch.full_like(K.diagonal(), MUCH_NOISE)
-        self.noises[place >= 0] = 1 / self.data[0, place[place >= 0]]
+        if grouped is None:  # results that share offsets tell less than one by one
+            self.noises[place >= 0] = 1 / self.data[0, place[place >= 0]]
         K = self.prior_covariance(indices, self.pulled_indices)
         Z = torch.linalg.solve_triangular(L, K, upper=False)
         inside = torch.ones_like(indices, dtype=torch.bool)
-        scatter, target = sums_of(Z, Z, self.data)
+        scatter, target = self.scatter_and_target(Z)
         self.basis = Basis(indices, L, inside, L[:, :0], scatter, target)
         self.log_det = 2 * self.basis.L_v.diagonal().log().sum().item()
         self._tables = self.covar_module.tables(self.arms[indices])
@@ -295,10 +303,10 @@ class ProductPosterior(StaticPosterior):
         self, scale: float, size: int, allowed: ProductMask | None = None
     ) -> Ranked:
         if allowed is not None and allowed.among is not None:
-            search = Search(self, scale, size, allowed)
-            upper = search.upper(self, allowed.among)
-            search.evaluate(self, Ranked.merged([upper]))
-            return search.ranked
+            search = Search(self, scale, self.num_arms, allowed)
+            search.add(self, allowed.among)
+            search.cut()
+            return search.exact(self, size, allowed)[0]
         size = min(size, self.num_arms)
         return self.find(scale, size, allowed, size)[0]
 
@@ -329,27 +337,20 @@ class ProductPosterior(StaticPosterior):
             enough: How many will do, if they are known without another pass.
         """
         if not len(self.pulled_indices):
-            found = self._prior_pass(scale, enough, allowed)
-            return self._largest(found, size, allowed), found
-        for known in (self.found, self.earlier):
-            if known is not None and known.covers(scale, allowed):
-                ranked = self._largest(known, size, allowed)
-                if len(ranked.arms) >= enough or known.floor == -math.inf:
-                    return ranked, known
+            first = self._prior_pass(scale, enough, allowed)
+            return first.exact(self, size, allowed)[0], first
         target = min(int(KEPT_SHARE * self.num_arms), MAX_KEPT)
         target = max(target, MIN_KEPT, 2 * enough)
+        earlier = [one for one in (self.found, self.earlier) if one is not None]
+        known = next((one for one in earlier if one.covers(scale, allowed)), None)
         while True:
-            self.found = found = self._pass(scale, target, allowed)
-            ranked = self._largest(found, size, allowed)
-            if len(ranked.arms) >= enough or found.floor == -math.inf:
-                return ranked, found
-            target *= 4
-
-    def _largest(self, found: Search, size: int, allowed: ProductMask | None) -> Ranked:
-        """Return the exact bounds that are larger than all that were not found."""
-        search = Search(self, found.scale, size, allowed, found.floor)
-        search.evaluate(self, found.ranked)
-        return search.ranked
+            if known is None:
+                known = self._pass(scale, target, allowed)
+            ranked, self.found = known.exact(self, size, allowed)
+            if len(ranked.arms) >= enough or known.floor == -math.inf:
+                return ranked, self.found
+            # The batch has lowered all of these bounds.
+            target, known = max(target, GROWTH * known.size // CUT), None
 
     def _prior_pass(
         self, scale: float, enough: int, allowed: ProductMask | None
@@ -375,17 +376,20 @@ class ProductPosterior(StaticPosterior):
         sample = self.scattered(NUM_SCATTERED, allowed)
         num_arms = self._space(allowed).num_matching
         rank = math.ceil(target * len(sample) / num_arms)
-        start = Search(self, scale, rank, allowed)
-        start.evaluate(self, Ranked.merged([start.upper(self, sample)]))
-        floor = start.floor - start.margin
-        search = Search(self, scale, 4 * target, allowed, floor)
-        for part in self._candidates(search):
-            search.add(self, part)
+        start = Search(self, scale, len(sample), allowed)
+        start.add(self, sample)
+        start.cut()
+        best = start.exact(self, rank + 1, allowed)[0].values
+        floor = best[rank].item() - start.margin if len(best) > rank else -math.inf
+        search = Search(self, scale, CUT * target, allowed, floor)
+        for indices, K in self._candidates(search):
+            search.add(self, indices, K)
+        search.join()
         search.cut()
         return search
 
-    def _candidates(self, search: Search) -> Iterator[Tensor]:
-        """Yield products that may reach the floor."""
+    def _candidates(self, search: Search) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield products that may reach the floor, and their kernel rows."""
         sizes, tables = self.arms.sizes, self.single
         first = len(sizes) - 1
         while first > 0 and math.prod(sizes[first:]) < LAST_SIZE:
@@ -401,7 +405,8 @@ class ProductPosterior(StaticPosterior):
         # and a column for each of the last components' combinations.
         weights = self.weights.repeat(1, len(tables))
         columns = torch.cat([products_of(term[first:], last) for term in tables], -1)
-        right = columns.mT
+        right, cells = columns.mT, Cells(self, first)
+        column_places = cells.places(last, ends, first)
         size = max(1, BLOCK_SIZE // num_last)
         for start in tqdm(
             range(0, num_first, size),
@@ -416,15 +421,19 @@ class ProductPosterior(StaticPosterior):
                 if not len(rows):
                     continue
             left = weights.new_ones(len(rows), weights.shape[-1])
+            at = torch.unravel_index(rows, sizes[:first]) if first else ()
+            std = cells.bounds(cells.places(at, rows), column_places)
             if first:
-                at = torch.unravel_index(rows, sizes[:first])
                 terms = [products_of(term[:first], at) for term in tables]
                 left *= torch.cat(terms, dim=-1)
-            row, column = self._reaching(search, weights, left, right)
-            yield rows[row] * num_last + ends[column]
+            row, column = self._reaching(search, weights, left, right, std)
+            parts = (at.split(self.chunk_size) for at in (row, column))
+            for i, j in zip(*parts, strict=True):
+                K = (left[i] * columns[j]).unflatten(-1, (len(tables), -1)).sum(dim=1)
+                yield rows[i] * num_last + ends[j], K
 
     def _reaching(
-        self, search: Search, weights: Tensor, left: Tensor, right: Tensor
+        self, search: Search, weights: Tensor, left: Tensor, right: Tensor, std: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return the rows and columns of a block's products that may reach the floor.
 
@@ -433,10 +442,10 @@ class ProductPosterior(StaticPosterior):
             weights: Those of the mean and the rows of R, for every column of ``left``.
             left: Rows of the first components' table.
             right: Columns of the last components' table.
+            std: Upper bounds of the products' standard deviations.
         """
         mean = (left * weights[0]) @ right
-        bonus = search.scale * math.sqrt(self.max_prior_variance)
-        reaches = mean >= search.low - bonus
+        reaches = torch.add(mean, std, alpha=search.scale) >= search.low
         variance = torch.full_like(mean, self.max_prior_variance)
         kept = torch.arange(len(left), device=left.device)
         for stage in pairwise(STAGES):
@@ -450,14 +459,22 @@ class ProductPosterior(StaticPosterior):
             if len(alive) < len(kept):
                 kept, left = kept[alive], left[alive]
                 mean, variance = mean[alive], variance[alive]
+                reaches = reaches[alive]
             for some in rows.split(NUM_TOGETHER):
                 parts = (left * some.unsqueeze(1)).flatten(0, 1) @ right
                 variance -= parts.square_().view(len(some), *mean.shape).sum(dim=0)
             variance += self.slack(stage)
             std = variance.clamp_min(0.0).sqrt_()
-            reaches = torch.add(mean, std, alpha=search.scale) >= search.low
+            reaches &= torch.add(mean, std, alpha=search.scale) >= search.low
         row, column = reaches.nonzero().mT
         return kept[row], column
+
+    def upper_stds(self, positions: Tensor) -> Tensor:
+        """Return upper bounds of standard deviations, given the leading rows of R."""
+        K = sum_of_products(self.single, positions)
+        known = (K @ self.weights[1:].mT).square().sum(dim=-1)
+        variance = self.max_prior_variance + self._slack[-1] - known
+        return variance.clamp_min(0.0).sqrt()
 
     def slack(self, stage: tuple[int, int]) -> float:
         """Return how much too large rounding may make the squares of some rows."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import copy
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 # Rows of R after which products are dropped.
-STAGES = (0, 4, 16, 64)
+STAGES = (0, 4, 16, 64, 256)
 # With more than four times as many inducing products, the variance given the results of
 # this many near ones is another upper bound.
 NUM_NEAR = 128
@@ -42,6 +43,7 @@ class Search:
 
     Attributes:
         ranked: The products found, by falling bounds, which may be too large.
+        lowered: Those of them whose bounds have fallen since, in such lists.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Search:
         self.available = available
         self.floor = floor
         self.ranked = Ranked(posterior.like, posterior.pulled_indices[:0])
+        self.lowered: list[Ranked] = []
         self._more: list[Ranked] = []
         std = math.sqrt(posterior.max_prior_variance)
         self.margin = MARGIN * (1 + scale) * std + posterior.errors[0].item()
@@ -72,24 +75,67 @@ class Search:
         """A bound that is lower, as computed, is lower than the floor."""
         return self.floor - self.margin
 
-    def add(self, posterior: ProductPosterior, indices: Tensor) -> None:
-        """Look at upper bounds of more products."""
-        self._more.append(self._allowed(self.upper(posterior, indices)))
-        if sum(len(more.arms) for more in self._more) >= self.size:
-            self.cut()
+    def add(
+        self, posterior: ProductPosterior, indices: Tensor, K: Tensor | None = None
+    ) -> None:
+        """Look at upper bounds of more products, whose kernel rows may be known."""
+        bounds = self.upper(posterior, indices, K)
+        reach = bounds >= self.floor
+        self._more.append(self._allowed(Ranked(bounds[reach], indices[reach])))
+        if sum(len(more.arms) for more in self._more) >= 2 * self.size:
+            self.join()
 
-    def evaluate(self, posterior: ProductPosterior, upper: Ranked) -> None:
-        """Look at the exact bounds of more products, given upper ones in order."""
-        parts = (column.split(posterior.chunk_size) for column in upper)
-        for part in zip(*parts, strict=True):
-            bounds, indices = self._allowed(Ranked(*part))
-            if len(bounds) and bounds[0] < self.floor:
-                break
-            posterior.count_evaluated(len(indices))
-            _, mean, residual, projected = posterior.moments(indices)
-            std = (residual + projected).sqrt()
-            self._more.append(Ranked(mean + self.scale * std, indices))
-            self.cut()
+    def exact(
+        self, posterior: ProductPosterior, size: int, available: ProductMask | None
+    ) -> tuple[Ranked, Search]:
+        """Return the largest exact bounds, larger than all that were not found.
+
+        And this search with these bounds. Pulls without reward only lower them, so it
+        serves a posterior given more of these, and each product is evaluated again
+        only if it may be among the best.
+
+        Args:
+            posterior: The posterior.
+            size: How many, at most.
+            available: Which products compete.
+        """
+        best = Search(posterior, self.scale, size, available, self.floor)
+        left, fallen = [self.ranked, *self.lowered], []
+        heads = [ranked.head for ranked in left]
+        while max(heads) >= best.floor and max(heads) > -math.inf:
+            i = heads.index(max(heads))
+            part = left[i].first(posterior.chunk_size)
+            part = left[i].first(int((part.values >= best.floor).count_nonzero()))
+            left[i] = left[i].after(len(part.arms))
+            heads[i] = left[i].head
+            fallen.append(best.evaluate(posterior, part))
+        if not fallen:
+            return best.ranked, self
+        # To sort all of them again would take longer than to evaluate some.
+        after, lists = copy(self), [*left[1:], Ranked.merged(fallen)]
+        after.ranked, after.lowered = left[0], [one for one in lists if len(one.arms)]
+        return best.ranked, after
+
+    def evaluate(self, posterior: ProductPosterior, known: Ranked) -> Ranked:
+        """Look at exact bounds of products, given upper ones; return upper ones now.
+
+        Products that may not be chosen are not evaluated, nor are those whose upper
+        bounds from the posterior are low.
+        """
+        bounds, arms = known.values.to(posterior.like, copy=True), known.arms
+        is_open = torch.ones_like(arms, dtype=torch.bool)
+        if self.available is not None:
+            is_open = self.available.allows(arms)
+        bounds[is_open] = bounds[is_open].minimum(self.upper(posterior, arms[is_open]))
+        reach = (is_open & (bounds >= self.floor)).nonzero().squeeze(-1)
+        posterior.count_evaluated(len(reach))
+        _, mean, residual, projected = posterior.moments(arms[reach])
+        exact = mean + self.scale * (residual + projected).sqrt()
+        self._more.append(Ranked(exact, arms[reach]))
+        self.cut()
+        # Computed again, beside other products, it may be rounded up.
+        bounds[reach] = exact + self.margin
+        return Ranked(bounds, arms)
 
     def _allowed(self, ranked: Ranked) -> Ranked:
         if self.available is None:
@@ -107,36 +153,57 @@ class Search:
         reaches = ranked.values >= self.floor
         self.ranked = Ranked(*(column[reaches] for column in ranked))
 
-    def upper(self, posterior: ProductPosterior, indices: Tensor) -> Ranked:
-        """Return the products that may reach the floor, and upper bounds."""
-        chunks = indices.split(posterior.chunk_size)
-        parts = [self._leading(posterior, chunk) for chunk in chunks]
-        ranked = Ranked(*map(torch.cat, zip(*parts, strict=True)))
-        if self.scale and len(posterior.basis.L) > 4 * NUM_NEAR:
-            ranked = self._near(posterior, ranked)
-        return Ranked(ranked.values + self.margin, ranked.arms)
+    def join(self) -> None:
+        """Keep the largest of what was added, in that order: needs less memory."""
+        values, arms = map(torch.cat, zip(*self._more, strict=True))
+        if len(values) > self.size:
+            least = values.kthvalue(len(values) - self.size).values.item()
+            self.floor = max(self.floor, least)
+        kept = values > self.floor
+        ties = (values == self.floor).nonzero().squeeze(-1)
+        kept[ties[: self.size - int(kept.count_nonzero())]] = True
+        self._more = [Ranked(values[kept], arms[kept])]
 
-    def _leading(self, posterior: ProductPosterior, indices: Tensor) -> Ranked:
-        """Return the products that reach the floor given rows of R, and their bounds.
+    def upper(
+        self, posterior: ProductPosterior, indices: Tensor, K: Tensor | None = None
+    ) -> Tensor:
+        """Return upper bounds: close ones, unless they are below the floor."""
+        tables, components = posterior.single, posterior.arms.components
+        parts = (
+            [K]
+            if K is not None
+            else (
+                sum_of_products(tables, components(chunk))
+                for chunk in indices.split(posterior.chunk_size)
+            )
+        )
+        bounds = torch.cat([self._leading(posterior, part) for part in parts])
+        if self.scale and len(posterior.basis.L) > 4 * NUM_NEAR:
+            reach = (bounds >= self.low).nonzero().squeeze(-1)
+            bounds[reach] = self._near(posterior, Ranked(bounds[reach], indices[reach]))
+        return bounds + self.margin
+
+    def _leading(self, posterior: ProductPosterior, K: Tensor) -> Tensor:
+        """Return upper bounds given rows of R, few of them for a low bound.
 
         As computed: rounding may make them too small by the margin.
         """
-        scale = self.scale
-        K = sum_of_products(posterior.single, posterior.arms.components(indices))
-        bounds = mean = K @ posterior.weights[0]
+        mean = K @ posterior.weights[0]
         variance = torch.full_like(mean, posterior.max_prior_variance)
-        for stage in pairwise((0, *STAGES[2:])) if scale else ():
+        bounds = mean + self.scale * variance.sqrt()
+        left = torch.arange(len(K), device=K.device)
+        for stage in pairwise((0, *STAGES[2:])) if self.scale else ():
+            reach = (bounds[left] >= self.low).nonzero().squeeze(-1)
+            if len(reach) < len(left):
+                left, K = left[reach], K[reach]
+                mean, variance = mean[reach], variance[reach]
             known = K @ posterior.weights[1:][slice(*stage)].mT
             variance = variance - known.square().sum(dim=-1)
             variance = (variance + posterior.slack(stage)).clamp_min(0.0)
-            bounds = mean + scale * variance.sqrt()
-            reach = (bounds >= self.low).nonzero().squeeze(-1)
-            if len(reach) < len(indices):
-                indices, K, bounds = indices[reach], K[reach], bounds[reach]
-                mean, variance = mean[reach], variance[reach]
-        return Ranked(bounds.to(posterior.like), indices)
+            bounds[left] = mean + self.scale * variance.sqrt()
+        return bounds
 
-    def _near(self, posterior: ProductPosterior, upper: Ranked) -> Ranked:
+    def _near(self, posterior: ProductPosterior, upper: Ranked) -> Tensor:
         """Return bounds from the results of near products: fewer leave more variance.
 
         Products that differ in one component only use the same results, and share their
@@ -152,13 +219,12 @@ class Search:
             groups.append((len(found[2]), column, *found[1:]))
         _, column, group, counts = min(groups, key=lambda group: group[:2])
         if len(posterior.basis.L) ** 2 * len(indices) < GROUP_COST * len(counts):
-            return upper
-        bounds = posterior.like.new_empty(len(indices))
+            return upper.values
+        bounds = torch.empty_like(upper.values)
         for members in group.argsort().split(counts.tolist()):
             mean, variance = posterior.given_near(positions[members], column, NUM_NEAR)
-            bounds[members] = mean + self.scale * variance.sqrt()
-        reach = bounds >= self.low
-        return Ranked(bounds[reach], indices[reach])
+            bounds[members] = (mean + self.scale * variance.sqrt()).to(bounds)
+        return bounds
 
 
 def sum_of_products(tables: list[list[Tensor]], positions: Tensor) -> Tensor:

@@ -214,7 +214,7 @@ class Pool:
         host = ray.remote(
             num_cpus=0 if is_own else 1,
             max_restarts=workers.max_restarts,
-            max_task_retries=workers.max_restarts,
+            max_task_retries=-1,  # Ray notices after many of them that a node is lost
         )(ShardHost)
         self.source = _sent(source)
         self.actors = [host.remote(*ends) for ends in pairwise(limits)]

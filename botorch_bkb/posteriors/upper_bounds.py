@@ -151,7 +151,8 @@ class UpperBounds(Choices):
         self.scale = scale
         self.projected = projected
         self.limits = limits
-        self.size = POOL_SIZE
+        num_open = limits.num_open
+        self.size = num_open if num_open <= MAX_POOL_SIZE else POOL_SIZE
         # None before there is a pull: the choice that ends a batch needs no more.
         self.pool: Pool | None = None
         self.outside = (-math.inf, -1)

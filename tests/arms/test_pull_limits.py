@@ -54,6 +54,23 @@ def test_limits_are_those_of_a_list(data, num_arms):
     assert pulls_left(before) == untouched.tolist()
 
 
+def test_of_many_open_arms_few_stay_on_offer():
+    left = torch.arange(1000) % 4
+    limits = PullLimits(left.int(), torch.arange(1000) >= 100)
+    few = limits.thinned(90)
+    assert torch.equal(few.is_open, limits.thinned(90).is_open)
+    kept = few.is_open.nonzero().squeeze(-1)
+    assert few.num_open == len(kept) == 90
+    assert limits.allows(kept).all()
+    assert [few.of(arm) for arm in kept.tolist()] == left[kept].tolist()
+    assert torch.equal(few.available, few.is_open)
+    assert int(kept.diff().max()) < 100  # they are everywhere
+    few.take(int(kept[0]), int(left[kept[0]]))
+    assert few.num_open == 89
+    assert limits.num_open == 675
+    assert limits.thinned(675) is limits
+
+
 def test_a_table_gives_the_limits_of_what_is_offered():
     table = ArmTable.of(torch.tensor([[0.0], [1.0], [3.0], [2.0]]))
     used = PullCounts(torch.tensor([1, 3, 2, 3]), torch.tensor([2, 1, 1, 2]))

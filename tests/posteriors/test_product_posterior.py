@@ -3,15 +3,20 @@
 import numpy as np
 import pytest
 import torch
+from gpytorch.kernels import MaternKernel, ProductKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from botorch_bkb.arms import ProductArms, ProductMask
+from botorch_bkb.arms import ProductArms, ProductLimits, ProductMask
+from botorch_bkb.arms.table import UNLIMITED
 from botorch_bkb.posteriors import (
+    product_cells,
     product_posterior,
     product_search,
     ProductPosterior,
 )
+from botorch_bkb.posteriors.product_cells import Cells
+from botorch_bkb.posteriors.upper_bounds import UpperBounds
 from tests.reference import Arms
 
 
@@ -141,6 +146,103 @@ def test_the_largest_bounds_are_those_of_all_products(
             best = np.argsort(-bounds, kind="stable")[: min(more, num_open)]
             np.testing.assert_allclose(found.values, bounds[best], atol=1e-9)
             np.testing.assert_array_equal(found.arms, best)
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    scale=st.sampled_from([0.5, 3.0]),
+    arms=st.lists(st.integers(0, 119), min_size=2, max_size=2, unique=True),
+    projected=st.booleans(),
+)
+@settings(max_examples=30)
+def test_a_search_serves_posteriors_given_more_pulls(seed, scale, arms, projected):
+    """Each of them lowers bounds of its own, not those of another one."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in SMALL.items():
+            for module in (product_posterior, product_search):
+                patch.setattr(module, name, value, raising=False)
+        base = Space(seed).posterior
+        base.largest_bounds(scale, 5)
+        one = base.given({arms[0]: 3}, projected)
+        one.largest_bounds(scale, 40)
+        two = one.given({arms[0]: 3, arms[1]: 2}, projected)
+        other = base.given({arms[1]: 1}, projected)
+        for posterior in (two, other, base):
+            found = posterior.largest_bounds(scale, 10)
+            everything = torch.arange(120)
+            variance = posterior.variances(everything)
+            bounds = posterior.means(everything) + scale * variance.sqrt()
+            expected = bounds.sort(descending=True, stable=True)
+            torch.testing.assert_close(found.values, expected.values[:10])
+            assert found.arms.tolist() == expected.indices[:10].tolist()
+
+
+def test_a_pass_that_a_batch_exhausts_is_followed_by_a_larger_one(monkeypatch):
+    """Greedy picks of 30 of 8,000 products: those of dense algebra, by two passes."""
+    monkeypatch.setattr(product_posterior, "MAX_KEPT", 100)
+    monkeypatch.setattr(product_posterior, "MIN_KEPT", 100)
+    targets, find = [], ProductPosterior._pass
+
+    def counted(self, scale, target, allowed):
+        targets.append(target)
+        return find(self, scale, target, allowed)
+
+    monkeypatch.setattr(ProductPosterior, "_pass", counted)
+    numbers = np.random.default_rng(0)
+    lists = [numbers.random((20, 2)) for _ in range(3)]
+    arms = ProductArms(dict(zip("abc", lists, strict=True)))
+    parts = [MaternKernel(nu=2.5, active_dims=(2 * i, 2 * i + 1)) for i in range(3)]
+    for part in parts:
+        part.lengthscale = 0.6
+    kernel = arms.kernel_of(ProductKernel(*parts).double())
+    pulled = np.sort(numbers.choice(8_000, 40, replace=False))
+    sums = numbers.normal(size=40)
+    posterior = ProductPosterior(arms, kernel, NOISE)
+    told = map(torch.from_numpy, (pulled, pulled, np.ones(40), sums))
+    posterior.update(*told)
+    positions = np.stack(np.unravel_index(np.arange(8_000), (20, 20, 20)))
+    factors = [matern(rows / 0.6) for rows in lists]
+
+    def dense(points):
+        """Return covariances with some products, and their inverse with noise."""
+        pairs = zip(factors, positions, strict=True)
+        K = np.prod([factor[at][:, at[points]] for factor, at in pairs], axis=0)
+        return K, np.linalg.inv(K[points] + NOISE * np.eye(len(points)))
+
+    K, inverse = dense(pulled)
+    mean, points = K @ inverse @ sums, list(pulled)
+    mask = ProductMask(arms, torch.tensor([], dtype=torch.long))
+    limits = ProductLimits(mask, UNLIMITED, {})
+    bounds = UpperBounds(posterior, 1.0, False, limits)
+    for _ in range(30):
+        K, inverse = dense(points)
+        variance = 1 - np.einsum("ij,jk,ik->i", K, inverse, K)
+        best = bounds.best()
+        assert best == (mean + np.sqrt(variance.clip(0))).argmax()
+        bounds.pull(best, 1)
+        points.append(best)
+    assert targets == [100, 400]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("cell_size", [1, 8, 1000])
+def test_standard_deviations_are_bounded_by_those_of_near_products(
+    monkeypatch, dtype, cell_size
+):
+    monkeypatch.setattr(product_cells, "CELL_SIZE", cell_size)
+    space = Space(1, dtype)
+    cells = Cells(space.posterior, first=2)
+    at = torch.arange(30)
+    rows = cells.places(torch.unravel_index(at, (5, 6)), at)
+    columns = cells.places((torch.arange(4),), torch.arange(4), first=2)
+    bounds = cells.bounds(rows, columns).flatten().double().numpy()
+    std = np.sqrt(space.variance)
+    rounding = 1e-6 if dtype == torch.float64 else 1e-4
+    assert (bounds >= std - rounding).all()
+    assert bounds.max() <= np.sqrt(1.7) + 1e-6
+    if cell_size == 1:  # every product is a centre, and all rows of R are used
+        slack = 1e-3 if dtype == torch.float64 else 1e-2
+        np.testing.assert_allclose(bounds, std, atol=slack)
 
 
 def test_products_that_are_all_alike_are_found_in_order():
