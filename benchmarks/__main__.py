@@ -16,6 +16,8 @@ from benchmarks.record import Record
 
 NAMES = (
     "figures",
+    "growth",
+    "groups",
     "inducing",
     "outcomes",
     "practice",

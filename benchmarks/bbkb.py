@@ -31,6 +31,7 @@ from __future__ import annotations
 import functools
 import math
 import time
+from collections.abc import Callable
 from statistics import mean
 from typing import Any
 
@@ -133,6 +134,7 @@ def play(
     *,
     seed: int,
     max_seconds: float = float("inf"),
+    clock: Callable[[], float] = time.perf_counter,
 ) -> pd.DataFrame:
     """Ask and tell until ``horizon`` pulls, or until the time is used up.
 
@@ -142,6 +144,7 @@ def play(
         horizon: The number of pulls.
         seed: Of the rewards' noise.
         max_seconds: The player's own time, after which it is asked no more.
+        clock: Returns seconds.
 
     Returns:
         One row per batch. ``num_pulls``, ``cumulative_regret`` and ``seconds`` count
@@ -151,14 +154,14 @@ def play(
     rows: list[dict[str, float]] = []
     seconds = regret = 0.0
     while player.num_pulls < horizon and seconds < max_seconds:
-        start = time.perf_counter()
+        start = clock()
         # On an accelerator, to have the indices is to have waited for them.
         indices = player.ask(max_size=horizon - player.num_pulls).cpu()
-        seconds += time.perf_counter() - start
+        seconds += clock() - start
         rewards = problem.sample(indices, generator=noise)
-        start = time.perf_counter()
+        start = clock()
         player.tell(indices, rewards)
-        seconds += time.perf_counter() - start
+        seconds += clock() - start
         regret += problem.regret(indices).sum().item()
         rows.append(
             {

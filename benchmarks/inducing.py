@@ -27,8 +27,8 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch.distributions import Normal
 
 from benchmarks.pools import as_pool, Pool, REWARD, smoke_pools, SOURCES
-from benchmarks.record import PAGE, print_table, Record, RESULTS, write_page_table
-from benchmarks.rows import add_run_arguments, RowFile
+from benchmarks.record import Record, show_for_page
+from benchmarks.rows import add_run_arguments, finished_rows
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.utils.leverage_scores import leverage_pivots
 from botorch_bkb.test_functions import datasets
@@ -54,16 +54,12 @@ def run(args: argparse.Namespace, record: Record) -> None:
     """Play what is left; print means over seeds."""
     pools = {} if args.page else smoke_pools() if args.smoke else load_tables()
     wanted = [Run(name, seed) for name in pools for seed in range(args.seeds)]
-    rows = RowFile((RESULTS if args.page else record.folder) / FILE, Run._fields)
-    rows.play_missing(
-        wanted, lambda one: play(pools[one.data], one), record.origin, again=args.again
-    )
+    what = FILE, Run._fields, wanted, lambda one: play(pools[one.data], one)
+    rows = finished_rows(args, record, *what)
     measures = ["rmse", "coverage", "log_density", "seconds"]
-    table = rows.table().groupby(["data", "points"], sort=False)[measures].mean()
+    table = rows.groupby(["data", "points"], sort=False)[measures].mean()
     table = table.reset_index()
-    print_table(table)
-    if args.page:
-        write_page_table(table, PAGE, "inducing")
+    show_for_page(table, "inducing", is_page=args.page)
 
 
 def load_tables() -> dict[str, Pool]:

@@ -59,8 +59,8 @@ from typing_extensions import override
 from benchmarks.pools import data_file, load_pools
 from benchmarks.practice import Protocol
 from benchmarks.practice_methods import Peer, QLogEI, Uniform
-from benchmarks.record import PAGE, print_table, Record, RESULTS, write_page_table
-from benchmarks.rows import add_run_arguments, RowFile
+from benchmarks.record import Record, show_for_page
+from benchmarks.rows import add_run_arguments, finished_rows
 from botorch_bkb import AtMost, Maximize, Minimize, OutcomesBandit, Target
 from botorch_bkb.bandits.roles import Role
 
@@ -301,17 +301,9 @@ def run(args: argparse.Namespace, record: Record) -> None:
         for method in args.methods
         if method in SOME.get(table, METHODS)
     ]
-    rows = RowFile((RESULTS if args.page else record.folder) / FILE, Run._fields)
-    rows.play_missing(
-        wanted,
-        lambda one: play(one, load_task(one, args.smoke)),
-        record.origin,
-        again=args.again,
-    )
-    table = summary(rows.table())
-    print_table(table)
-    if args.page:
-        write_page_table(table, PAGE, "outcomes")
+    what = FILE, Run._fields, wanted, lambda one: play(one, load_task(one, args.smoke))
+    table = summary(finished_rows(args, record, *what))
+    show_for_page(table, "outcomes", is_page=args.page)
 
 
 def play(one: Run, task: Task) -> pd.DataFrame:

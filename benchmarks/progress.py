@@ -25,8 +25,8 @@ import pandas as pd
 import torch
 
 from benchmarks.pools import Laboratory, load_pools, names_of, Pool, smoke_pools
-from benchmarks.record import PAGE, print_table, Record, RESULTS, write_page_table
-from benchmarks.rows import add_run_arguments, RowFile
+from benchmarks.record import Record, show_for_page
+from benchmarks.rows import add_run_arguments, finished_rows
 from botorch_bkb import GPBandit
 
 
@@ -53,17 +53,9 @@ def run(args: argparse.Namespace, record: Record) -> None:
     if not (args.page or args.smoke):
         pools = load_pools(names_of("all"))
     wanted = [Run(pool, seed) for seed in range(args.seeds) for pool in pools]
-    rows = RowFile((RESULTS if args.page else record.folder) / FILE, Run._fields)
-    rows.play_missing(
-        wanted,
-        lambda one: play(pools[one.pool], one.seed),
-        record.origin,
-        again=args.again,
-    )
-    table = calibration(rows.table())
-    print_table(table)
-    if args.page:
-        write_page_table(table, PAGE, "progress")
+    what = FILE, Run._fields, wanted, lambda one: play(pools[one.pool], one.seed)
+    table = calibration(finished_rows(args, record, *what))
+    show_for_page(table, "progress", is_page=args.page)
 
 
 def play(pool: Pool, seed: int) -> pd.DataFrame:

@@ -68,6 +68,13 @@ def write_page_table(table: pd.DataFrame, folder: Path, name: str) -> None:
     text.to_csv(folder / f"{name}.csv", index=False)
 
 
+def show_for_page(table: pd.DataFrame, name: str, *, is_page: bool) -> None:
+    """Print a table, and write it for the docs if ``--page`` was given."""
+    print_table(table)
+    if is_page:
+        write_page_table(table, PAGE, name)
+
+
 def write_page_figure(figure: Figure, folder: Path, name: str, dpi: int = 80) -> None:
     """Write ``NAME.png`` for the docs: the same picture is the same file."""
     folder.mkdir(parents=True, exist_ok=True)

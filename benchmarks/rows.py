@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 import pandas as pd
 from tqdm import tqdm
 
+from benchmarks.record import Record, RESULTS
+
 
 Run = TypeVar("Run", bound=tuple[Any, ...])
 
@@ -36,6 +38,33 @@ def add_run_arguments(
         parser.add_argument(
             "--page", action="store_true", help="only make the docs' tables"
         )
+
+
+def finished_rows(
+    args: argparse.Namespace,
+    record: Record,
+    file: str,
+    keys: Sequence[str],
+    wanted: Sequence[Run],
+    play: Callable[[Run], pd.DataFrame],
+) -> pd.DataFrame:
+    """Play the runs that are not there yet; return the rows of all finished runs.
+
+    With ``--page`` none is played, and the rows are those in ``benchmarks/results``.
+
+    Args:
+        args: With the options of :func:`add_run_arguments`.
+        record: Of the benchmark's output.
+        file: The name of the file of rows.
+        keys: The columns that name a run.
+        wanted: The keys of runs.
+        play: Returns the rows of a run, without its keys.
+    """
+    if args.page:
+        return RowFile(RESULTS / file, keys).table()
+    rows = RowFile(record.folder / file, keys)
+    rows.play_missing(wanted, play, record.origin, again=args.again)
+    return rows.table()
 
 
 class RowFile:

@@ -12,7 +12,13 @@ from typing import Any
 
 from botorch.exceptions.errors import BotorchError
 
-from botorch_bkb.cli.arguments import build_parser, COMMANDS, DEFAULT_COMMAND, PROGRAM
+from botorch_bkb.cli.arguments import (
+    build_parser,
+    COMMANDS,
+    DEFAULT_COMMAND,
+    PROGRAM,
+    with_files,
+)
 
 
 REQUIRED_MODULES = ("jinja2", "matplotlib", "pandas", "pyarrow", "tqdm")
@@ -31,13 +37,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if hasattr(sys.stdout, "reconfigure"):  # names may have letters that it lacks
         sys.stdout.reconfigure(errors="replace")
+    try:
+        words = with_files(words)
+    except (OSError, ValueError) as error:
+        return _fail(f"the file of options cannot be read: {error}.")
     args = build_parser().parse_args(_with_command(words))
-    missing = [name for name in REQUIRED_MODULES if find_spec(name) is None]
+    if args.command == "suggest":
+        args.words = words[1:]
+    extra, more = ("app", ["streamlit"]) if args.command == "app" else ("cli", [])
+    missing = [name for name in (*REQUIRED_MODULES, *more) if find_spec(name) is None]
     if missing:
         return _fail(
             f"the command line needs {', '.join(missing)}, which "
             f"{'is' if len(missing) == 1 else 'are'} not installed. Install with "
-            'pip install "botorch_bkb[cli]".'
+            f'pip install "botorch_bkb[{extra}]".'
         )
     # Imported late: commands need the modules above, help does not.
     options, path, *_ = COMMANDS[args.command]

@@ -66,6 +66,14 @@ def check_number(
     return float(value)
 
 
+def check_range(name: str, value: Any) -> tuple[float, float]:
+    """Return the least and the largest value, perhaps infinite; all if None."""
+    low, high = (-math.inf, math.inf) if value is None else value
+    holds = as_number(low) < as_number(high)
+    _require(holds, name, "two numbers, the smaller one first", value)
+    return float(low), float(high)
+
+
 def check_positive(name: str, value: Any, remedy: str = "") -> None:
     """Raise unless an argument is a positive finite number."""
     holds = 0 < as_number(value) < math.inf
@@ -355,6 +363,37 @@ def check_known_noise(noise: Any, num_pulls: int, dtype: torch.dtype) -> list[fl
         )
     result: list[float] = values.nan_to_num(0.0).tolist()
     return result
+
+
+def check_one(**given: object) -> None:
+    """Raise an ``InputDataError`` unless one of the arguments is not None."""
+    found = [name for name, each in given.items() if each is not None]
+    if len(found) != 1:
+        raise InputDataError(
+            f"Expected one of {[*given]}, which say what was measured, but got {found}."
+        )
+
+
+def check_labels(name: str, labels: Any, num_pulls: int) -> list[str]:
+    """Return the names of results as strings, empty for those without.
+
+    ``labels`` is one name for all results or one each; None, NaN and "" for no name.
+
+    Raises:
+        BotorchTensorDimensionError: If there is neither one name nor one per result.
+    """
+    if labels is None:
+        return [""] * num_pulls
+    labels = labels.tolist() if hasattr(labels, "tolist") else labels
+    names = [labels] * num_pulls if np.ndim(labels) == 0 else list(labels)
+    if np.shape(names) != (num_pulls,):
+        raise BotorchTensorDimensionError(
+            f"Expected `{name}` to be a name, or to hold one per result, i.e. shape "
+            f"({num_pulls},), but got {np.shape(names)}."
+        )
+    # A column of whole numbers with empty cells holds floats.
+    words = [x if isinstance(x, str) else str(x).removesuffix(".0") for x in names]
+    return ["" if word in ("None", "nan", "NaT", "<NA>") else word for word in words]
 
 
 def _integers(name: str, values: Any, meaning: str) -> list[int]:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 # More marks make a vector picture large and slow.
 MAX_VECTOR_MARKS = 1_000
+# Of names beside an axis.
+MAX_LETTERS = 20
 
 
 def plot_repetitions(
@@ -240,6 +242,7 @@ def plot_progress(
     maximize: bool = True,
     target: float | None = None,
     limits: Sequence[float] = (),
+    reward: str = "reward",
 ) -> Axes:
     """Draw rewards by round: single rewards, their mean, and the best so far.
 
@@ -249,6 +252,7 @@ def plot_progress(
         maximize: Whether large rewards are good.
         target: The best reward, in place of ``maximize``, drawn as a line.
         limits: Limits of the rewards, drawn as lines.
+        reward: The name of the rewards.
     """
     best = _best_so_far(rounds, maximize, target)
     numbers = np.arange(1, len(rounds) + 1)
@@ -264,7 +268,8 @@ def plot_progress(
         axes.axhline(target, color="C1", linestyle=":", label="target")
     for limit in limits:
         axes.axhline(limit, color="C3", linestyle="--", linewidth=1, label="limit")
-    axes.set(xlabel="round", ylabel="reward", xlim=(0.5, len(rounds) + 0.5))
+    axes.set(xlabel="round", ylabel=_shortened(reward))
+    axes.set(xlim=(0.5, len(rounds) + 0.5))
     axes.locator_params(axis="x", integer=True, min_n_ticks=1)
     return tidy_axes(axes)
 
@@ -313,6 +318,7 @@ def plot_predicted(
     mean: np.ndarray,
     low: np.ndarray,
     high: np.ndarray,
+    reward: str = "reward",
 ) -> Axes:
     """Draw predicted against measured rewards, with intervals and the diagonal.
 
@@ -325,6 +331,7 @@ def plot_predicted(
         mean: The ``n`` predictions of them.
         low: The lower ends of the ``n`` intervals.
         high: Their upper ends.
+        reward: The name of the rewards.
     """
     rasterized = len(measured) > MAX_VECTOR_MARKS
     axes.vlines(measured, low, high, color="0.6", linewidth=0.8, rasterized=rasterized)
@@ -338,8 +345,78 @@ def plot_predicted(
         line.set(markersize=size, rasterized=rasterized)
     ends = [measured.min(), measured.max()]
     axes.plot(ends, ends, "k--", linewidth=1, label="prediction = measurement")
-    axes.set(xlabel="measured reward", ylabel="predicted reward")
+    axes.set(xlabel=f"measured {_shortened(reward)}")
+    axes.set(ylabel=f"predicted {_shortened(reward)}")
     return tidy_axes(axes)
+
+
+def plot_importance(axes: Axes, shares: pd.DataFrame) -> Axes:
+    """Draw how much columns explain, ``alone`` and ``together``, the first on top."""
+    alone, together = 100 * shares[["alone", "together"]].to_numpy().T
+    places, label = range(len(shares)), "with other columns"
+    axes.barh(places, alone, color="C0", label="by itself")
+    axes.barh(places, together, left=alone, color="C0", alpha=0.4, label=label)
+    axes.set_yticks(places, [*map(_shortened, shares.index)])
+    axes.invert_yaxis()
+    axes.set(xlabel="% of the predicted differences")
+    return tidy_axes(axes)
+
+
+def plot_effect(
+    axes: Axes,
+    effects: pd.DataFrame,
+    *,
+    column: str,
+    reward: str,
+    limits: tuple[float, float],
+) -> Axes:
+    """Draw each ``value`` of a column, words or numbers, over a range of the reward.
+
+    With its ``mean`` and interval, ``low`` to ``high``.
+    """
+    values, *moments = (effects[n] for n in ("value", "mean", "low", "high"))
+    mean, low, high = moments
+    if isinstance(values.iloc[0], str):
+        places = range(len(values))
+        half = np.stack([mean - low, high - mean])
+        axes.errorbar(mean, places, xerr=half, fmt="C0o", ecolor="0.6", capsize=2)
+        axes.set_yticks(places, [*map(_shortened, values)])
+        axes.set(xlabel=_shortened(reward), xlim=limits, ylim=(len(values) - 0.5, -0.5))
+    else:
+        axes.fill_between(values, low, high, color="0.85", linewidth=0)
+        axes.plot(values, mean, "C0-o", markersize=3)
+        axes.set(ylabel=_shortened(reward), ylim=limits)
+    axes.set_title(_shortened(column))
+    return tidy_axes(axes)
+
+
+def plot_places(
+    axes: Axes, places: Sequence[pd.DataFrame], words: Mapping[str, Sequence[str]]
+) -> Axes:
+    """Draw other, measured and chosen candidates over two columns.
+
+    ``words`` are those at 0, 1, ... of both columns, none of numbers.
+    """
+    x, y = words
+    marks = (".", "0.8", 3), ("o", "C0", 4), ("X", "C3", 7)
+    labels = "others", "measured", "next batch"
+    for cells, (mark, color, size), label in zip(places, marks, labels, strict=True):
+        (line,) = axes.plot(cells[x], cells[y], mark, color=color, label=label)
+        line.set(markersize=size, rasterized=len(cells) > MAX_VECTOR_MARKS // 2)
+    axes.set(xlabel=_shortened(x), ylabel=_shortened(y))
+    if words[x]:
+        names = [*map(_shortened, words[x])]
+        axes.set_xticks(range(len(names)), names, rotation=90)
+    if words[y]:
+        axes.set_yticks(range(len(words[y])), [*map(_shortened, words[y])])
+        axes.invert_yaxis()
+    return tidy_axes(axes)
+
+
+def _shortened(name: str) -> str:
+    """Return a name that leaves room for the picture, and is no formula to it."""
+    name = name if len(name) <= MAX_LETTERS else f"{name[: MAX_LETTERS - 1]}\u2026"
+    return name.replace("$", r"\$")
 
 
 def blank_figure(width: float, height: float) -> Figure:

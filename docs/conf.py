@@ -100,6 +100,7 @@ nitpick_ignore += [
 nitpick_ignore += [
     ("py:class", "LookUp"),
     ("py:class", "ComponentKind"),
+    ("py:class", "LogNormalPrior"),
 ]
 nitpick_ignore_regex = [("py:class", r"botorch_bkb\..*\._\w+")]
 intersphinx_mapping = write_inventories(Path(_inventories.name))

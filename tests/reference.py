@@ -121,6 +121,60 @@ class Arms:
         return np.linalg.slogdet(np.eye(len(p)) + Q)[1]
 
 
+# Groups, controls and earlier campaigns: DESIGN section 5 -----------------------------
+
+
+class GroupedGP:
+    """The Gaussian process of ``n`` results in groups and campaigns, written out.
+
+    Args:
+        gram: The ``A x A`` prior covariances of the arms.
+        labels: ``n x 4`` numbers of arm, group, campaign and control, -1 for none.
+            Groups and controls of different campaigns are different.
+        y: The ``n`` centered results.
+        noise: Their noise variances.
+        tau: The standard deviation of the offset of a group.
+        rho: That of a campaign's discrepancy, in prior ones, by campaign.
+        S: Inducing arms, whose z^T z takes the place of k; None for the exact process.
+        wide: The standard deviation of the level of a campaign, and of a control.
+    """
+
+    def __init__(self, gram, labels, y, noise, tau, rho, S=None, wide=10.0):
+        Q = gram if S is None else nystrom_gram(gram[np.ix_(S, S)], gram[S])
+        arm, _, campaign, _ = labels.T
+        self.gram, self.Q, self.y, self.noise = gram, Q, y, noise
+        self.cross = np.where(arm >= 0, Q[:, arm], 0.0)  # A x n
+        K = np.where(np.outer(arm >= 0, arm >= 0), Q[np.ix_(arm, arm)], 0.0)
+        same = campaign[:, None] == campaign
+        rho_squared = np.append(rho, 0.0)[campaign] ** 2  # that of no campaign is last
+        # Whether two results share a group, a campaign, a control; and the variances.
+        shared = [same & (own[:, None] == own) & (own >= 0) for own in labels.T[1:]]
+        self.effects = list(zip(shared, (tau**2, wide**2, wide**2), strict=True))
+        self.covariance = K * (1 + rho_squared * same)
+        self.covariance += sum(variance * both for both, variance in self.effects)
+
+    def posterior(self):
+        """Return mean and covariance of all arms, without offset and discrepancy."""
+        blocks = self.covariance, self.cross.T, self.Q
+        mean, covariance = exact_posterior(*blocks, self.noise, self.y)
+        return mean, covariance + self.gram - self.Q
+
+    def offsets(self, results, kind):
+        """Return mean and covariance of results' offsets: group, campaign, control."""
+        both, variance = self.effects[kind]
+        cross, prior = both[:, results], both[np.ix_(results, results)]
+        blocks = self.covariance, variance * cross, variance * prior
+        return exact_posterior(*blocks, self.noise, self.y)
+
+    def offset(self, result, kind):
+        """Return mean and variance of a result's offset."""
+        return [each.item() for each in self.offsets([result], kind)]
+
+    def log_likelihood(self):
+        """Return the log marginal likelihood."""
+        return noise_log_likelihood(self.covariance, self.noise, self.y)
+
+
 # Resampling: lines 12 to 16 of [BBKB] algorithm 1, DESIGN 4 ---------------------------
 
 

@@ -2,6 +2,7 @@
 
 import math
 import os
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import torch
 from typing_extensions import override
 
-from benchmarks import outcomes, practice, speed
+from benchmarks import groups, outcomes, practice, speed
 from benchmarks.pools import as_pool, Pool, SOURCES
 from benchmarks.practice import play, Protocol
 from benchmarks.practice_methods import Uniform
@@ -296,6 +297,95 @@ def test_the_summary_compares_seeds_that_both_have():
     assert table["choice_seconds"].tolist() == [4.0, 4.0]
     assert table["fit_seconds"].tolist() == [2.0, 2.0]
     assert table["seeds"].tolist() == [2, 1]
+
+
+# --- groups
+
+
+def made_up_player(told):
+    numbers = iter(range(60))
+    return SimpleNamespace(
+        ask=lambda size: torch.tensor([next(numbers) for _ in range(size)]),
+        tell=lambda indices, results: told.append((indices, results)),
+    )
+
+
+def test_all_results_of_a_plate_have_one_offset_and_a_hit_ends_a_second_campaign():
+    pool, (plain, shifted, ended) = groups.load("made_up_0"), ([], [], [])
+    for told, offsets in ((plain, 0.0), (shifted, 2.0), (ended, None)):
+        rows = groups.measure(
+            made_up_player(told), pool, Protocol(4, 4, 40), 3, offsets
+        )
+        assert rows["arm"].tolist() == torch.cat([arms for arms, _ in told]).tolist()
+    shifts = [s - r for (_, s), (_, r) in zip(shifted, plain, strict=True)]
+    for shift in shifts:
+        torch.testing.assert_close(shift, shift[:1].expand(4))
+    of_plates = torch.stack(shifts)[:, 0] / pool.deviation
+    assert 1 < of_plates.std() < 3
+    # Candidate 30 is the best. The first batch of the others is random.
+    assert torch.cat([arms for arms, _ in ended]).tolist() == [*range(32)]
+    assert plain[0][0].equal(shifted[0][0])
+    assert plain[0][0].tolist() != [0, 1, 2, 3]
+
+
+def test_methods_correct_plates_as_they_say():
+    pool, results = groups.load("made_up_0"), torch.tensor([1.0, 2.0, 6.0])
+    for method, expected in {
+        "none": (results, None),
+        "group": (results, "plate 1"),
+        "means": (results - 3, None),
+    }.items():
+        told = []
+        player = groups.Ours(method, pool, None, 0)
+        player.bandit = SimpleNamespace(
+            pending=True, tell=lambda _, r, group, told=told: told.append((r, group))
+        )
+        player.tell(torch.arange(3), results)
+        player.tell(torch.arange(3, 6), results)
+        assert told[1][0].equal(expected[0])
+        assert told[1][1] == expected[1]
+    # Two plates around the best candidate, 30, whose levels differ by 1,000.
+    player = groups.Ours("column", pool, None, 0)
+    for arms, level in ((torch.arange(26, 30), 0), (torch.arange(31, 35), 1000)):
+        player.tell(arms, pool.rewards[arms].double() + level)
+    picks = player.ask(6)
+    assert len({*picks.tolist()} - {*range(26, 30), *range(31, 35)}) == 6
+    assert 0 <= picks.min() <= picks.max() < 60
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+def test_the_peer_has_both_campaigns_and_picks_candidates_of_the_new_one():
+    pool = groups.load("made_up_0")
+    earlier = pool.frame.iloc[::3], pool.rewards[::3] - 100
+    peer = groups.MultiTask("MultiTaskGP", pool, earlier, 0)
+    picks = peer.ask(3)
+    assert all(abs(int(pick) - 30) < 10 for pick in picks)
+    peer.tell(picks, pool.rewards[picks])
+    later = peer.ask(2)
+    assert not {*picks.tolist()} & {*later.tolist()}
+    assert later.max() < 60
+    assert peer.model.num_tasks == 2
+
+
+def test_groups_are_compared_with_no_correction_on_the_same_seeds():
+    rows = pd.DataFrame(
+        [
+            ("a", "none", 16, 0.0, "none", 0, 0.5, 40),
+            ("a", "none", 16, 0.0, "none", 1, 0.7, 60),
+            ("a", "none", 16, 1.0, "group", 0, 0.4, 50),
+            ("b", "none", 16, 1.0, "group", 0, 0.9, 50),
+            ("b", "none", 0, 0.0, "none", 0, 0.1, 20),
+            ("b", "none", 0, 0.0, "none", 1, 0.1, 90),
+            ("b", "a permuted", 0, 0.0, "campaign", 0, 0.1, 10),
+        ],
+        columns=[*groups.Run._fields, "share", "needed"],
+    ).assign(correlation=0.5, worth=7.0)
+    plates, pairs = groups.summaries(rows).values()
+    group = plates.set_index(["offsets", "method"]).loc[(1.0, "group")]
+    assert group["ratio"] == pytest.approx(0.8)
+    assert group["runs"] == 1
+    assert pairs[["earlier", "runs"]].values.tolist() == [["a permuted", 1]]
+    assert pairs["ratio"].tolist() == [0.5]
 
 
 KEPT = sorted(RESULTS.rglob("*.csv.gz"))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from botorch_bkb.__main__ import main
 from botorch_bkb.cli.arguments import build_parser
 
 
@@ -89,6 +90,28 @@ def test_ci_runs_the_test_command_of_readme():
     assert tests in (README.parent / ".ci" / "run").read_text()
     assert tests.endswith(".venv/bin/pytest")
     assert demo.endswith(".venv/bin/python -m botorch_bkb")
+
+
+def test_tables_of_readme_are_those_of_its_command(tmp_path, monkeypatch):
+    """Which candidates are chosen first may depend on rounding."""
+    text = README.read_text()
+    tables = re.findall(r"\n\n(\| id \|.*?)\n\n", text, flags=re.DOTALL)
+    lines = [line[1:-1] for table in tables for line in table.split("\n")]
+    cells = [[cell.strip() for cell in line.split("|")] for line in lines]
+    at = [n for n, row in enumerate(cells) if row[0] == "id"]
+    given, shown = (cells[: at[1]], cells[at[1] :])
+    (command,) = re.findall(r"botorch_bkb (suggest .* --output batch_1.csv)\n", text)
+    monkeypatch.chdir(tmp_path)
+    rows = [",".join(row) for row in given if row[0] != "---"]
+    Path("conditions.csv").write_text("\n".join(rows))
+    assert main(command.split()) == 0
+    batch = [line.split(",") for line in Path("batch_1.csv").read_text().split()]
+    assert batch[0] == shown[0]
+    assert len(batch) == len(shown) - 1  # the line below the header
+    settings = {row[0]: row[1:] for row in given}
+    for row in [*batch[1:], *shown[2:]]:
+        assert row[-1] == ""
+        assert row[1:-1] == settings[row[0]]
 
 
 def documented_arguments(*texts):
@@ -220,16 +243,27 @@ def test_python_blocks_run_in_order(path, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("page", GUIDES["PAGES"], ids=lambda page: page.stem)
-def test_guides_show_what_their_commands_print(page, tmp_path):
+def test_guides_show_their_files_and_what_their_commands_print(page, tmp_path):
     done = GUIDES["run"](page, tmp_path / page.stem)
-    assert len(done) > 0
-    for step, printed in done:
-        if step.output is not None:
-            shown = step.output.read_text()
-            assert in_words(printed) == in_words(shown), (
-                f"{step.command} prints something else: python docs/run_guides.py "
-                f"{page.stem} writes it to {step.output.name}"
-            )
+    assert any(part["commands"] and part["shown"] for part, _ in done)
+    for part, lines in done:
+        if part["shown"] is None:
+            assert not part["file"]
+            continue
+        shown = textwrap.dedent(part["shown"])
+        is_same = in_words(lines) == in_words(shown)
+        if part["file"]:
+            is_same = textwrap.dedent(lines) == shown
+        assert is_same, (
+            f"Expected {shown}\nto be\n{lines}\n"
+            f"`python docs/run_guides.py {page.stem}` writes it."
+        )
+
+
+def test_github_shows_all_blocks_of_the_guides():
+    """It shows nothing of an included file, nor of a block with a caption."""
+    for page in GUIDES["PAGES"]:
+        assert not re.search(r"literalinclude::|:caption:", page.read_text())
 
 
 def in_words(text):

@@ -171,3 +171,49 @@ def test_predictions_stand_over_measurements_with_their_intervals(axes):
     np.testing.assert_array_equal(outside.get_data(), [[3], [5]])
     assert inside.get_marker() != outside.get_marker()
     np.testing.assert_array_equal(diagonal.get_data(), [[1, 3], [1, 3]])
+
+
+def test_importance_is_drawn_as_bars_of_two_parts(axes):
+    names = ["ligand", "a name of more than twenty letters"]
+    shares = pd.DataFrame({"alone": [0.5, 0.2], "together": [0.1, 0.0]}, names)
+    assert plotting.plot_importance(axes, shares) is axes
+    alone, together = axes.containers
+    assert [bar.get_width() for bar in alone] == [50, 20]
+    ends = [bar.get_x() + bar.get_width() for bar in together]
+    assert ends == pytest.approx([60, 20])
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels == ["ligand", "a name of more than…"]
+    assert axes.yaxis_inverted()
+
+
+@pytest.mark.parametrize("values", [[40.0, 60.0], ["XPhos", "$HBF_4$"]])
+def test_an_effect_is_drawn_with_its_intervals(axes, values):
+    moments = {"mean": [5.0, 7.0], "low": [4.0, 5.0], "high": [6.5, 9.0]}
+    table = pd.DataFrame({"value": values, **moments})
+    names = {"column": "x", "reward": "yield", "limits": (0, 10)}
+    assert plotting.plot_effect(axes, table, **names) is axes
+    is_word = isinstance(values[0], str)
+    mean, places = axes.lines[0].get_data()[:: 1 if is_word else -1]
+    np.testing.assert_array_equal(mean, [5, 7])
+    np.testing.assert_array_equal(places, [0, 1] if is_word else values)
+    ends = np.concatenate([path.vertices for path in axes.collections[0].get_paths()])
+    assert {*moments["low"], *moments["high"]} <= {*ends[:, 0 if is_word else 1]}
+    assert (axes.get_xlim() if is_word else axes.get_ylim()) == (0, 10)
+    if is_word:
+        assert axes.get_yticklabels()[1].get_text() == r"\$HBF_4\$"
+
+
+def test_the_batch_is_drawn_over_two_columns(axes):
+    tables = [
+        pd.DataFrame({"heat": [40.0 + n], "base": [0.1 + n]}, index=[n])
+        for n in range(3)
+    ]
+    words = {"heat": [], "base": ["K3PO4", "Et3N", "KOtBu"]}
+    assert plotting.plot_places(axes, tables, words) is axes
+    points = [(*line.get_xdata(), *line.get_ydata()) for line in axes.lines]
+    assert points == [(40, 0.1), (41, 1.1), (42, 2.1)]
+    assert [label.get_text() for label in axes.get_yticklabels()] == words["base"]
+    assert [line.get_label() for line in axes.lines][1:] == ["measured", "next batch"]
+    turned = plotting.blank_figure(4, 3).subplots()
+    plotting.plot_places(turned, tables, dict([*words.items()][::-1]))
+    assert [label.get_text() for label in turned.get_xticklabels()] == words["base"]

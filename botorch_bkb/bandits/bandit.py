@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from copy import copy, deepcopy
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -23,7 +24,8 @@ from botorch_bkb.acquisition.schedules import (
 from botorch_bkb.arms import ArmTable, PullLimits
 from botorch_bkb.arms.product_table import table_of
 from botorch_bkb.bandits.base import Array, Bandit, locked, Values
-from botorch_bkb.bandits.observations import Observations, Pull
+from botorch_bkb.bandits.groups import GroupedModel
+from botorch_bkb.bandits.observations import NO_ARM, Observations, Pull
 from botorch_bkb.bandits.policies import as_policy, Decision, Policy, ThompsonPolicy
 from botorch_bkb.bandits.surrogates import ArmSurrogate
 from botorch_bkb.checks import (
@@ -49,7 +51,7 @@ from botorch_bkb.optim.batch_rules import (
     FixedSize,
     MAX_BATCH_SIZE,
 )
-from botorch_bkb.posteriors import Posterior
+from botorch_bkb.posteriors import Posterior, StaticPosterior
 from botorch_bkb.posteriors.shards import threads_for
 
 
@@ -346,8 +348,11 @@ class FiniteArmBandit(Bandit):
     @locked
     def withdraw(
         self,
-        indices: Values,
+        indices: Values | None,
         pull_ids: Values | None = None,
+        *,
+        campaign: str | None = None,
+        control: str | None = None,
     ) -> None:
         """Take back told results, such as a mistyped reward.
 
@@ -355,14 +360,16 @@ class FiniteArmBandit(Bandit):
         The next ask fits learned hyperparameters again, and rebuilds the posterior.
 
         Args:
-            indices: The ``q`` arms.
+            indices: The ``q`` arms; None with ``control``.
             pull_ids: Which pulls these are. If None, the last results of those arms.
+            campaign: The earlier campaign of these results; None for this campaign.
+            control: The control whose last result is taken back; None for arms.
 
         Raises:
             InputDataError: If an arm is unknown, or no such result was told. Nothing
                 has changed then.
         """
-        places = self._observations.withdraw(indices, pull_ids)
+        places = self._observations.withdraw(indices, pull_ids, campaign, control)
         self._surrogate = copy(self._surrogate)
         self._surrogate.withdraw(self._observations, places)
         self._preview = None
@@ -423,6 +430,12 @@ class FiniteArmBandit(Bandit):
             self._preview = None
 
     @override
+    def _joined(self, arms: Array) -> Tensor:
+        indices, new = self._table.find(arms)
+        self._append(new, is_retired=True)
+        return indices
+
+    @override
     def _scores(self, indices: Tensor, time: float) -> Tensor:
         moments = self._surrogate.at(self._observations, time).moments
         return moments.leverage_scores_of(indices.to(self.arms.device))
@@ -470,19 +483,21 @@ class FiniteArmBandit(Bandit):
         self._check_observed()
         observations, (surrogate, moments) = self._observations, self._present()
         fit, results = surrogate.fit, observations.history()
+        results = results.rows(results.indices != NO_ARM).less(fit.units.levels)
         X = as_dense(self.arms[results.indices])
         outcome = fit.units.outcome_transform(observations.sign, X)
         targets, _ = outcome((observations.sign * results.rewards).to(X).unsqueeze(-1))
         options: dict[str, Any] = {}
-        if results.noise.any():
-            warp, noise = fit.units.warp, fit.original_noise_variance
-            noises = fit.noise_variance / observations.weights(noise, warp)
+        grouped = moments.grouped if isinstance(moments, StaticPosterior) else None
+        if results.noise.any() and grouped is None:
+            noise = fit.original_noise_variance
+            noises = fit.noise_variance / observations.weights(noise, fit.units)
             options["train_Yvar"] = noises.to(X).unsqueeze(-1)
         else:
             options["likelihood"] = likelihood = deepcopy(fit.likelihood).to(X)
             likelihood.noise_covar.raw_noise.data.fill_(fit.noise_variance)
         with settings.min_fixed_noise(0.0, 0.0, 0.0):  # known noise is not rounded up
-            model = SingleTaskDTCGP(
+            model = (SingleTaskDTCGP if grouped is None else GroupedModel)(
                 X,
                 targets,
                 inducing_points=as_dense(self.arms[moments.inducing_indices]),
@@ -493,6 +508,9 @@ class FiniteArmBandit(Bandit):
                 **options,
             )
         model.outcome_transform = outcome  # the constructor would train it
+        if isinstance(model, GroupedModel) and grouped is not None:
+            model.grouped = replace(grouped, sums=observations.sign * grouped.sums)
+            model.pulled = as_dense(self.arms[moments.pulled_indices])
         return model.eval()
 
     def _check_observed(self) -> None:
@@ -502,9 +520,10 @@ class FiniteArmBandit(Bandit):
                 "Expected an objective that does not change, but this one drifts. Use "
                 "`predict`, or fit a TimeVaryingGP to the arms and times of results."
             )
-        if not self.num_pulls:
+        if not self._observations.arms:
             raise InputDataError(
-                "Expected observations, but there are none yet. Call `tell` first."
+                "Expected observations of arms, but there are none yet. Call `tell` "
+                "first."
             )
 
     def _unscaled(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:

@@ -26,7 +26,7 @@ from botorch_bkb.bandits.observations import Observations
 from botorch_bkb.bandits.storage import load_state, MAX_BYTES, save_state
 from botorch_bkb.bandits.surrogates import Surrogate
 from botorch_bkb.bandits.warping import LogWarp
-from botorch_bkb.checks import check_time, check_truth
+from botorch_bkb.checks import check_one, check_time, check_truth
 
 
 P = ParamSpec("P")
@@ -40,6 +40,8 @@ class Array(Protocol):
 
 
 Values = Array | Sequence[Any]
+# A name for all results, or one for each.
+Labels = str | Values | None
 
 
 def locked(method: Callable[P, R]) -> Callable[P, R]:
@@ -184,7 +186,8 @@ class Bandit(SavedBandit):
 
     Attributes:
         maximize: Whether large rewards are good.
-        takes_noise: Whether results may have a ``noise_variance`` of their own.
+        takes_noise: Whether results may have a ``noise_variance`` of their own, and
+            be of groups, controls and earlier campaigns.
     """
 
     maximize: bool
@@ -284,6 +287,7 @@ class Bandit(SavedBandit):
         *,
         noise_variance: Values | float | None = None,
         time: float | None = None,
+        group: Labels = None,
     ) -> None:
         """Record rewards of pending pulls, in any order, all of them or some.
 
@@ -298,6 +302,10 @@ class Bandit(SavedBandit):
                 measurements of variance ``s^2``. None or NaN: that of the bandit.
             time: When they were measured, if the objective drifts; if None, when they
                 were asked for. Rewards may come in any order of their times.
+            group: For :class:`~botorch_bkb.GPBandit`, if the objective does not drift:
+                the plate, day or device of each reward, or one for all, which shifts
+                its results by an unknown offset. None or "": no offset. See
+                :meth:`GPBandit.groups <botorch_bkb.GPBandit.groups>`.
 
         Raises:
             BotorchTensorDimensionError: If the shapes do not fit.
@@ -305,27 +313,58 @@ class Bandit(SavedBandit):
                 pending, a variance is not positive and finite, or ``time`` is not
                 finite. Nothing has changed then.
             UnsupportedError: If there is a ``time``, but the objective does not drift,
-                or a ``noise_variance`` that this bandit does not take.
+                or a ``noise_variance`` or ``group`` that this bandit does not take.
         """
-        time = self._checked_time(time, noise_variance)
-        self._observations.tell(indices, rewards, pull_ids, time, noise_variance)
+        time = self._checked_time(time, noise_variance, group)
+        self._observations.tell(indices, rewards, pull_ids, time, noise_variance, group)
 
     @locked
     def add_observations(
         self,
-        indices: Values,
+        indices: Values | None,
         rewards: Values,
         *,
         noise_variance: Values | float | None = None,
         time: float | None = None,
+        group: Labels = None,
+        campaign: Labels = None,
+        control: Labels = None,
+        arms: Array | None = None,
     ) -> None:
         """Record results that were never asked for; they settle no pending pull.
 
-        Arguments and errors are those of :meth:`tell`, and arms may repeat. The default
-        ``time`` is that of the last ask.
+        The other arguments and errors are those of :meth:`tell`, and arms may repeat.
+        The default ``time`` is that of the last ask.
+
+        Args:
+            indices: The ``q`` arms; None with ``control`` or ``arms``.
+            rewards: Their ``q`` rewards.
+            noise_variance: See :meth:`tell`.
+            time: See :meth:`tell`.
+            group: See :meth:`tell`. Groups of different campaigns are different groups.
+            campaign: The earlier campaign of each result, or one for all: it was
+                measured under slightly different conditions. It informs predictions,
+                and is no measurement of this campaign, not even for ``counts``. None or
+                "": this campaign.
+            control: The name of the sample of each result, or one for all, which is not
+                an arm and is measured in several groups.
+            arms: A ``q x d`` tensor or frame of the features of the measured arms. Rows
+                that the table lacks join it as retired arms.
         """
-        time = self._checked_time(time, noise_variance)
-        self._observations.add(indices, rewards, self._scores, time, noise_variance)
+        time = self._checked_time(time, noise_variance, group, campaign, control)
+        check_one(indices=indices, control=control, arms=arms)
+        if arms is not None:
+            indices = self._joined(arms)
+        self._observations.add(
+            indices,
+            rewards,
+            self._scores,
+            time,
+            noise_variance,
+            group,
+            campaign,
+            control,
+        )
 
     @locked
     def fail(
@@ -340,18 +379,30 @@ class Bandit(SavedBandit):
         """Return the leverage scores of arms at a time; 0 if no rule needs them."""
         return torch.zeros_like(indices)
 
+    def _joined(self, arms: Array) -> Tensor:
+        """Return the indices of measured arms, which join the table."""
+        raise UnsupportedError("Expected points in place of `arms` over a box.")
+
     def _checked_time(
         self,
         time: float | None,
         noise_variance: object = None,
+        *labels: object,
         earliest: float = -math.inf,
     ) -> float | None:
-        """Return a user's time; raise if pulls have no times, or no noise variances."""
+        """Return a user's time; raise if pulls have no times, noise, or labels."""
         if noise_variance is not None and not self.takes_noise:
             raise UnsupportedError(
                 "Expected no `noise_variance` of results, since all results of this "
                 f"{type(self).__name__} have the same noise. Leave it out, or use a "
                 "GPBandit on an objective that does not drift."
+            )
+        if any(each is not None for each in labels) and not self.takes_noise:
+            raise UnsupportedError(
+                "Expected no `group`, `campaign` or `control` of results, since this "
+                f"{type(self).__name__} has no offsets: they are modelled by a "
+                "GPBandit over arms whose objective does not drift. Leave them out, or "
+                "use one."
             )
         if time is None or self.drifts:
             return None if time is None else check_time(time, earliest)

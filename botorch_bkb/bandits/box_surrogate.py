@@ -126,7 +126,7 @@ class BoxSurrogate(Surrogate):
         if num_told == 0:
             return None
         x = self.fitter.to_features(observations.told_points[:num_told])
-        rewards = observations.history(warp=fit.units.warp).rewards[:num_told]
+        rewards = observations.history(units=fit.units).rewards[:num_told]
         targets = fit.units.standardized(rewards, torch.ones_like(rewards))
         targets = targets.unsqueeze(-1)
         inducing = self.state.inducing_indices

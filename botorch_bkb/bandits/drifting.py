@@ -70,10 +70,11 @@ class DriftFitter(Fitter):
         noise_variance: float | None,
         forgetting_rate: float | None,
         prior_mean: PriorMean = "zero",
+        bounds: tuple[float, float] = (-math.inf, math.inf),
     ) -> None:
         if forgetting_rate is not None:
             check_number("forgetting_rate", forgetting_rate, 0.0, 1.0)
-        super().__init__(arms, covar_module, noise_variance, prior_mean)
+        super().__init__(arms, covar_module, noise_variance, prior_mean, bounds)
         self.given_rate = forgetting_rate
         self.learns |= forgetting_rate is None
         self.start = self._at_rate(self.start, default_temporal_kernel().double(), 1.0)
@@ -319,9 +320,9 @@ class FilterSurrogate(ArmSurrogate):
     def _observed(self, observations: Observations, start: int) -> list[Observation]:
         """Return the known pulls from one on, in the units of the kernel."""
         units = self.fit.units
-        indices, rewards, times, _ = observations.history(start)
-        rewards = (rewards - units.mean) / units.std
-        columns = (column.tolist() for column in (times, indices, rewards))
+        results = observations.history(start)
+        rewards = (results.rewards - units.mean) / units.std
+        columns = (x.tolist() for x in (results.times, results.indices, rewards))
         return [
             Observation(self.fit.steps(time), arm, reward)
             for time, arm, reward in zip(*columns, strict=True)

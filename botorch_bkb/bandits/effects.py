@@ -20,6 +20,8 @@ from botorch_bkb.posteriors import Posterior
 
 # Candidates over which effects are averaged, and those that stand for the table.
 NUM_AVERAGED, NUM_DESCRIBED = 256, 2**14
+# Values for which the model is evaluated together.
+NUM_TOGETHER = 32
 # Quantiles of a column of numbers with more values, and words of one with more words.
 MOST_VALUES, MOST_WORDS = 20, 256
 # Columns are confounded if one leaves less than this share of the other's variance.
@@ -77,12 +79,13 @@ def main_effects(
     for column, (name, words) in enumerate(labels.items()):
         codes, weights = _codes(rows[:, column], words)
         answers = []
-        for code in codes:
-            points = rows[:NUM_AVERAGED].clone()
-            points[:, column] = code
+        for own in codes.split(NUM_TOGETHER):
+            points = rows[:NUM_AVERAGED].repeat(len(own), 1, 1)
+            points[..., column] = own.unsqueeze(-1)
             response = model(model.transform_inputs(points))
-            answers.append((sign * response.mean, response.covariance_matrix.mean()))
-        responses, variances = map(torch.stack, zip(*answers, strict=True))
+            covariances = response.covariance_matrix
+            answers.append((sign * response.mean, covariances.mean(dim=(-2, -1))))
+        responses, variances = map(torch.cat, zip(*answers, strict=True))
         means = responses.mean(dim=1)
         first = weights @ (means - weights @ means).square()
         total = weights @ (responses - weights @ responses).square().mean(dim=1)

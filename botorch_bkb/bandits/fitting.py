@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy, deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import attrgetter
 from typing import Any, Literal, Self, TypeVar
 
@@ -27,7 +28,8 @@ from torch import Tensor
 
 from botorch_bkb.arms import ProductArms, StoredArms, TableArms
 from botorch_bkb.arms.units import feature_units
-from botorch_bkb.bandits.observations import Results
+from botorch_bkb.bandits.groups import CAMPAIGN, GroupFit, NO_GROUPS, Sharing
+from botorch_bkb.bandits.observations import NO_ARM, Results
 from botorch_bkb.bandits.warping import LogWarp, LogWarpOutcome
 from botorch_bkb.checks import (
     check_count,
@@ -37,6 +39,7 @@ from botorch_bkb.checks import (
 )
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.kernels import TemporalDecayKernel
+from botorch_bkb.models.kernels.grouped import GroupedKernel, OFFSET_PRIOR, WIDE
 from botorch_bkb.models.kernels.learned import (
     anova_to_learn,
     composite_to_learn,
@@ -66,9 +69,16 @@ MIN_UNIT = 1e-150
 MIN_KNOWN_NOISE = 1e-6
 # An entry of the ANOVA kernel takes an exponential per feature: of more it is too slow.
 MAX_ANOVA_FEATURES = 64
-# The likelihood is that of the observations of at most this many arms. A sparse one of
-# all observations takes for noise what its inducing points cannot explain.
+# The likelihood is that of the observations of at most this many arms, in each group if
+# there are groups. A sparse one of all observations takes for noise what its inducing
+# points cannot explain.
 MAX_FIT_ARMS = 512
+# Median and spread of the standard deviation of what is left of offsets that were
+# subtracted before a warp.
+RESIDUAL_PRIOR = 0.1, 1.0
+# An earlier campaign tells nothing if the present results are less likely with it than
+# without by so many nats. Of few results, all of promising arms, a helpful one has -5.
+MUCH_LESS_LIKELY = 4.5
 
 PriorMean = Literal["zero", "average", "fitted"]
 AnyModule = TypeVar("AnyModule", bound=Module)
@@ -82,11 +92,16 @@ class Units:
         mean: The prior mean, which is subtracted from rewards.
         std: The number by which they are divided then.
         warp: The warp of rewards before both; None for rewards as they are.
+        levels: What is subtracted from rewards before the warp, by the numbers of
+            campaign and group: estimated offsets, which the warp would distort.
+        bounds: The least and the largest possible reward. Answers stay inside.
     """
 
     mean: float = 0.0
     std: float = 1.0
     warp: LogWarp | None = None
+    levels: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    bounds: tuple[float, float] = (-math.inf, math.inf)
 
     def standardized(self, sums: Tensor, counts: Tensor) -> Tensor:
         """Standardize sums of ``counts`` rewards each, which are warped already."""
@@ -113,16 +128,15 @@ class Units:
     def original(self, values: Tensor) -> Tensor:
         """Return standardized values in the scale of the rewards."""
         values = values * self.std + self.mean
-        return values if self.warp is None else self.warp.undo(values)
+        values = values if self.warp is None else self.warp.undo(values)
+        return values.clamp(*self.bounds)
 
     def original_moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """Return standardized means and variances in the scale of the rewards."""
         mean, variance = mean * self.std + self.mean, variance * self.std**2
-        return (
-            (mean, variance)
-            if self.warp is None
-            else self.warp.undo_moments(mean, variance)
-        )
+        if self.warp is not None:
+            mean, variance = self.warp.undo_moments(mean, variance)
+        return mean.clamp(*self.bounds), variance
 
 
 @dataclass(frozen=True)
@@ -146,6 +160,7 @@ class Fit:
         step: The length of a step, in units of time, if the objective drifts.
         step_rate: ``eps`` per step, in which filters count time; 0 without drift.
         temporal_kernel: The kernel over time of a learned ``eps``.
+        groups: What is learned of groups and of earlier campaigns.
     """
 
     new_kernel: Callable[[Tensor], Kernel]
@@ -161,13 +176,19 @@ class Fit:
     step: float = 1.0
     step_rate: float = 0.0
     temporal_kernel: TemporalDecayKernel | None = None
+    groups: GroupFit = NO_GROUPS
+
+    @property
+    def unit(self) -> float:
+        """A standard deviation of the rewards, in the units of the kernel."""
+        return self.reward_std / self.units.std
 
     @property
     def noise_variance(self) -> float:
         """Lambda, in the units of the kernel, which is the noise of pulls to come."""
         if self.known_noise is not None:
             return self.known_noise / self.units.std**2
-        return self.likelihood.noise.item() * (self.reward_std / self.units.std) ** 2
+        return self.likelihood.noise.item() * self.unit**2
 
     @property
     def original_noise_variance(self) -> float:
@@ -215,6 +236,7 @@ class Fitter:
             attractive; or ``"fitted"``. Over a box the average leads from corner to
             corner, and with it the best of many Thompson draws is an arm far from all
             observations.
+        bounds: The least and the largest possible signed reward.
 
     Attributes:
         features: The ``A x d`` arms in the units of the kernel.
@@ -230,6 +252,7 @@ class Fitter:
         covar_module: Kernel | Callable[[Tensor], Kernel] | None,
         noise_variance: float | None,
         prior_mean: PriorMean = "zero",
+        bounds: tuple[float, float] = (-math.inf, math.inf),
     ) -> None:
         self.new_kernels = _kernels_to_learn(arms)
         given: Any = covar_module
@@ -247,8 +270,8 @@ class Fitter:
         kernel = self._new(self.new_kernels[0] if given is None else lambda _: given)
         ends = torch.tensor([0, len(arms) - 1], device=arms.device)
         check_kernel(kernel, self.features[ends])
-        likelihood = _new_likelihood(arms)
-        self.start = Fit(self.new_kernels[0], kernel, likelihood, noise_variance)
+        likelihood, units = _new_likelihood(arms), Units(bounds=bounds)
+        self.start = Fit(self.new_kernels[0], kernel, likelihood, noise_variance, units)
 
     def to_features(self, points: Tensor) -> Tensor:
         """Return ``... x d`` points in the units of the kernel."""
@@ -291,22 +314,108 @@ class Fitter:
 
         It keeps the hyperparameters, with a warning, if the optimizer fails.
         """
-        warps: list[LogWarp | None] = [None]
-        others = []
-        if self.learns_kernel and self.compares:
-            warps.append(LogWarp.of(results.rewards))
-            if len(results.rewards) >= before.next_search:
-                others = [
-                    new for new in self.new_kernels if new is not before.new_kernel
-                ]
-        criterion = attrgetter("criterion")
-        fits = [self._fit_to(results, before, warp) for warp in dict.fromkeys(warps)]
-        best = max(fits, key=criterion)
-        starts = [self._initial(before, new_kernel) for new_kernel in others]
-        fits = [self._fit_to(results, start, best.units.warp) for start in starts]
-        return self._judged(max([best, *fits], key=criterion), results)
+        num_pulls, is_own = len(results.rewards), results.labels[:, CAMPAIGN] < 0
+        is_arm = results.indices != NO_ARM
+        if Sharing.of(results.labels[is_own]) is None:  # then controls tell nothing
+            results = results.rows(is_arm | ~is_own)
+            is_own, is_arm = is_own[is_arm | ~is_own], is_arm[is_arm | ~is_own]
+        if not is_arm.any():
+            return before
+        fit = self._best_fit(before, results)
+        if not is_own.all() and (is_own & is_arm).sum() >= MIN_PULLS_TO_FIT:
+            fit = self._judge_campaigns(fit, before, results)
+        is_frequent = num_pulls < FIT_ALWAYS_UNTIL
+        next_fit = num_pulls + 1 if is_frequent else 2 ** num_pulls.bit_length()
+        return self._judged(replace(fit, next_fit=next_fit), results.rows(is_own))
 
-    def _fit_to(self, results: Results, before: Fit, warp: LogWarp | None) -> Fit:
+    def _judge_campaigns(self, fit: Fit, before: Fit, results: Results) -> Fit:
+        """Return a fit without the earlier campaigns that do not fit the present one.
+
+        Given their results, those of this campaign are much less likely than alone.
+        """
+        campaign = results.labels[:, CAMPAIGN]
+        kept = is_own = campaign < 0
+        alone, earlier = self._best_fit(before, results.rows(is_own)), campaign.unique()
+        for each in earlier[earlier >= 0]:
+            rows = is_own | (campaign == each)
+            other = fit
+            if not rows.all():
+                other = self._best_fit(before, results.rows(rows))
+            part = self._few_arms(results.rows(rows))
+            own = part.labels[:, CAMPAIGN] < 0
+            gain = self._evidence(other, part) - self._evidence(other, part.rows(~own))
+            if gain > self._evidence(alone, part.rows(own)) - MUCH_LESS_LIKELY:
+                kept = kept | rows
+        if kept.all():
+            return fit
+        is_alone = torch.equal(kept, is_own)
+        fit = alone if is_alone else self._best_fit(before, results.rows(kept))
+        left_out = campaign[~kept].unique().tolist()
+        return replace(fit, groups=fit.groups.without(left_out))
+
+    def _best_fit(self, before: Fit, results: Results) -> Fit:
+        """Return the fit to some observations with the best warp and kernel."""
+        raw = self.start.units
+        best = self._fit_to(results, before, raw)
+        if not (self.learns_kernel and self.compares):
+            return best
+        criterion, levels = attrgetter("criterion"), self._levels(results, best)
+        if (warp := LogWarp.of(results.less(levels).rewards)) is not None:
+            warped = self._fit_to(
+                results, before, replace(raw, warp=warp, levels=levels)
+            )
+            fair = best
+            if levels:  # known levels make both more likely
+                fair = self._fit_to(results, before, replace(raw, levels=levels))
+            best = best if fair.criterion >= warped.criterion else warped
+        if len(results.rewards) < before.next_search:
+            return best
+        others = [new for new in self.new_kernels if new is not before.new_kernel]
+        starts = [self._initial(before, new_kernel) for new_kernel in others]
+        fits = [self._fit_to(results, start, best.units) for start in starts]
+        return max([best, *fits], key=criterion)
+
+    def _levels(self, results: Results, fit: Fit) -> dict[tuple[int, int], float]:
+        """Return the offsets of campaigns and groups by a fit without warp."""
+        part = self._few_arms(results)
+        if (sharing := Sharing.of(part.labels)) is None or fit.criterion == -math.inf:
+            return {}
+        model = self._model(part, fit).train().requires_grad_(False)
+        targets, (x,) = model.train_targets.requires_grad_(), model.train_inputs
+        # The gradient is the covariance's inverse times minus the centered targets.
+        value = model.likelihood(model(x), x).log_prob(targets)
+        solved = -fit.reward_std * torch.autograd.grad(value, targets)[0]
+        return sharing.levels(part.labels, solved.to(part.rewards), fit.groups)
+
+    @torch.no_grad()
+    def _evidence(self, fit: Fit, results: Results) -> float:
+        """Return the log likelihood of observations, in the units of the rewards.
+
+        The level of the present results is integrated out: their average is that of
+        promising arms, if an earlier campaign has chosen them.
+        """
+        model = self._model(results, fit).train()
+        (x,), own = model.train_inputs, (results.labels[:, CAMPAIGN] < 0).cpu().double()
+        marginal = model.likelihood(model(x), x)
+        gap = model.train_targets - marginal.mean
+        # Quadratic forms of the level and the rewards; repeats would be dense at once.
+        vectors = (0 * gap, own, gap, own + gap)
+        logs = torch.stack([marginal.log_prob(marginal.mean + v) for v in vectors])
+        level, alone, both = 2 * (logs[0] - logs[1:])
+        scale = 1 + WIDE**2 * level
+        gain = WIDE**2 * (both - level - alone).square() / (4 * scale) - scale.log()
+        value = (logs[2] + gain / 2).item()
+        rewards, warp = results.less(fit.units.levels).rewards, fit.units.warp
+        slope = warp.log_slope(rewards) if warp else 0.0
+        return value + len(results.rewards) * (slope - math.log(fit.reward_std))
+
+    @torch.no_grad()
+    def _log_likelihood(self, model: SingleTaskDTCGP) -> float:
+        """Return the log likelihood of standardized observations."""
+        (x,) = model.train().train_inputs
+        return model.likelihood(model(x), x).log_prob(model.train_targets).item()
+
+    def _fit_to(self, results: Results, before: Fit, units: Units) -> Fit:
         """Return a fit to warped rewards; of units alone if nothing else is learned."""
         num_pulls = len(results.rewards)
         # If all are known, nothing is learned about the noise of other pulls.
@@ -315,26 +424,24 @@ class Fitter:
         if known_noise is None and is_known:
             known_noise = results.noise.median().item()
         log_slope = 0.0
-        if warp is not None:
+        if units.warp is not None:
             # Its two numbers come from the rewards: the penalty of the BIC.
-            log_slope = warp.log_slope(results.rewards)
+            log_slope = units.warp.log_slope(results.less(units.levels).rewards)
             log_slope -= math.log(num_pulls) / num_pulls
-        _, rewards, _, noise = results.warped(warp)
-        average, std = _mean_and_std(rewards, noise)
+        average, std = _mean_and_std(results.warped(units))
         # Relative: rewards may be in units of any size.
         std = std if std > max(1e-12 * abs(average), MIN_UNIT) else 1.0
         mean = 0.0 if self.prior_mean == "zero" else average
-        is_frequent = num_pulls < FIT_ALWAYS_UNTIL
         fit = replace(
             before,
             known_noise=known_noise,
-            units=Units(mean, std if self.learns_kernel else 1.0, warp),
+            units=replace(units, mean=mean, std=std if self.learns_kernel else 1.0),
             reward_std=std,
             criterion=-math.inf,
-            next_fit=num_pulls + 1 if is_frequent else 2 ** num_pulls.bit_length(),
         )
         fits_noise = self.learns and not is_known
         fits_any = self.learns_kernel or fits_noise or self.prior_mean == "fitted"
+        fits_any |= Sharing.of(self._few_arms(results).labels) is not None
         if num_pulls < MIN_PULLS_TO_FIT or not fits_any:
             return fit
         fit = self._maximize(results, fit)
@@ -358,8 +465,12 @@ class Fitter:
             return start
         best = max(fitted, key=log_likelihood)
         kernel, likelihood, units = start.covar_module, start.likelihood, start.units
+        learned, groups = best.covar_module, start.groups
+        if isinstance(learned, GroupedKernel):
+            groups = GroupFit.from_weights(learned.weight, results.labels)
+            learned = learned.base_kernel
         if self.learns_kernel:
-            kernel = with_values_of(best.covar_module, kernel)
+            kernel = with_values_of(learned, kernel)
         if isinstance(best.likelihood, GaussianLikelihood):
             likelihood = with_values_of(best.likelihood, likelihood)
         if self.prior_mean == "fitted":
@@ -371,6 +482,7 @@ class Fitter:
             likelihood=likelihood,
             units=units,
             criterion=log_likelihood(best),
+            groups=groups,
         )
 
     def _initial(self, fit: Fit, new_kernel: Callable[[Tensor], Kernel]) -> Fit:
@@ -384,6 +496,7 @@ class Fitter:
             covar_module=kernel,
             likelihood=_new_likelihood(self.features),
             next_search=0,
+            groups=NO_GROUPS,
         )
 
     def _new(self, new_kernel: Callable[[Tensor], Kernel]) -> Kernel:
@@ -412,9 +525,7 @@ class Fitter:
         is_learned = isinstance(model.likelihood, GaussianLikelihood)
         if num_pulls < MIN_PULLS_TO_JUDGE or not is_learned:
             return fit
-        with torch.no_grad():
-            marginal = model.likelihood(model(*model.train_inputs), *model.train_inputs)
-            gain = marginal.log_prob(model.train_targets).item()
+        gain = self._log_likelihood(model)
         gain += num_pulls * (1 + math.log(2 * math.pi)) / 2
         if gain > 0:
             return fit
@@ -430,9 +541,9 @@ class Fitter:
 
     def targets(self, results: Results, fit: Fit) -> tuple[Tensor, Tensor]:
         """Return standardized rewards, ``n x 1``, and noise variances before that."""
-        _, rewards, _, noise = results.warped(fit.units.warp)
-        targets = (for_fits(rewards) - fit.units.mean) / fit.reward_std
-        return targets.unsqueeze(-1), for_fits(noise)
+        results = results.warped(fit.units)
+        targets = (for_fits(results.rewards) - fit.units.mean) / fit.reward_std
+        return targets.unsqueeze(-1), for_fits(results.noise)
 
     def kernel_to_fit(self, fit: Fit) -> Kernel:
         """Return the kernel of standardized rewards, in double on the CPU."""
@@ -443,41 +554,74 @@ class Fitter:
         kernel.outputscale = 1 / fit.reward_std**2
         return kernel.requires_grad_(False)
 
-    def noise_to_fit(self, noise: Tensor, fit: Fit) -> dict[str, Any]:
+    def noise_to_fit(
+        self,
+        noise: Tensor,
+        fit: Fit,
+        ratios: Callable[[], Tensor] | None = None,
+    ) -> dict[str, Any]:
         """Return the noise of standardized rewards, as models take it.
 
         Args:
             noise: The known variances, not standardized, 0 if not known.
             fit: The likelihood of the others, and the unit.
+            ratios: Returns the ratio of each variance to this, 1 for the known ones;
+                None for 1.
         """
         is_known = noise > 0
         known = (noise / fit.reward_std**2).clamp_min(MIN_KNOWN_NOISE)
         if self.given_noise is not None:
             known = torch.where(is_known, known, self.given_noise / fit.reward_std**2)
-        elif not is_known.all():
-            learned = deepcopy(fit.likelihood).double()
-            if is_known.any():
-                learned = PartlyKnownNoise(learned, is_known, known)
-            return {"likelihood": learned}
-        return {"train_Yvar": known.unsqueeze(-1)}
+            is_known = torch.ones_like(is_known)
+        if is_known.all() and ratios is None:
+            return {"train_Yvar": known.unsqueeze(-1)}
+        learned = deepcopy(fit.likelihood).double()
+        if is_known.any() or ratios is not None:
+            learned = PartlyKnownNoise(learned, is_known, known, ratios)
+        return {"likelihood": learned}
+
+    def _few_arms(self, results: Results) -> Results:
+        """Return the observations to fit to: those of few arms, if there are many."""
+        sharing, campaign = Sharing.of(results.labels), results.labels[:, CAMPAIGN]
+        codes = results.labels[:, :0] if sharing is None else sharing.codes
+        inputs = torch.cat([results.indices.unsqueeze(-1), codes], dim=-1)
+        pulled, place = inputs.unique(dim=0, return_inverse=True)
+        if len(pulled) <= MAX_FIT_ARMS:
+            return results
+        kept, campaigns = campaign < -1, campaign.unique()
+        for each in campaigns:
+            own = place[campaign == each].unique()
+            # Evenly spaced row numbers, so that no random number is drawn.
+            size = min(len(own), MAX_FIT_ARMS // len(campaigns))
+            places = torch.linspace(0, len(own) - 1, size)
+            kept |= torch.isin(place, own[places.round().long()])
+        if Sharing.of(results.labels[kept]) is None:  # then controls tell nothing
+            kept &= results.indices != NO_ARM
+        return results.rows(kept)
 
     def _model(self, results: Results, fit: Fit) -> SingleTaskDTCGP:
+        results = self._few_arms(results)
         targets, noise = self.targets(results, fit)
-        indices = results.indices
-        pulled = indices.unique()
-        if len(pulled) > MAX_FIT_ARMS:
-            # Evenly spaced row numbers, so that no random number is drawn.
-            places = torch.linspace(0, len(pulled) - 1, MAX_FIT_ARMS)
-            kept = torch.isin(indices, pulled[places.round().long()])
-            indices, targets, noise = indices[kept], targets[kept], noise[kept]
+        x = for_fits(self.features[results.indices.clamp_min(0)])
+        kernel, ratios = self.kernel_to_fit(fit), None
+        if (sharing := Sharing.of(results.labels)) is not None:
+            codes = sharing.codes.cpu()
+            x = torch.cat([x, codes.to(x)], dim=-1)
+            prior = RESIDUAL_PRIOR if fit.units.levels else OFFSET_PRIOR
+            grouped = GroupedKernel(kernel, len(sharing.campaigns), prior).double()
+            kernel = grouped
+            grouped.initialize(raw_weight=fit.groups.weights(sharing.campaigns))
+            if sharing.campaigns:
+                own = codes[:, 1].where(noise == 0, -1)
+                ratios = partial(grouped.noise_ratios, own)
         is_fitted = self.prior_mean == "fitted"
         return SingleTaskDTCGP(
-            for_fits(self.features[indices]),
+            x,
             targets,
-            covar_module=self.kernel_to_fit(fit),
+            covar_module=kernel,
             mean_module=ConstantMean().double() if is_fitted else ZeroMean(),
             outcome_transform=None,
-            **self.noise_to_fit(noise, fit),
+            **self.noise_to_fit(noise, fit, ratios),
         )
 
     def state_dict(self, fit: Fit) -> dict[str, Any]:
@@ -493,6 +637,8 @@ class Fitter:
             "known_noise": fit.known_noise,
             "next_fit": fit.next_fit,
             "next_search": fit.next_search,
+            "groups": (fit.groups.offset_std, dict(fit.groups.campaigns)),
+            "levels": dict(fit.units.levels),
         }
 
     def loaded(self, state: dict[str, Any]) -> Fit:
@@ -502,7 +648,8 @@ class Fitter:
         if self.new_kernels[number] is not fit.new_kernel:
             fit = self._initial(fit, self.new_kernels[number])
         is_same = state["form"] == self._form(fit)
-        is_same = is_same and state.keys() == self.state_dict(fit).keys()
+        # Version 1.0 has no groups.
+        is_same = is_same and {*state, "groups", "levels"} == {*self.state_dict(fit)}
         if is_same and not self.learns_kernel:
             is_same = all(
                 value.shape == saved[name].shape
@@ -524,15 +671,35 @@ class Fitter:
         std = check_number("unit", state["unit"], least=MIN_UNIT)
         known = state["known_noise"]
         known = None if known is None else check_number("noise", known, 0.0)
+        offset_std, campaigns = state.get("groups", (NO_GROUPS.offset_std, {}))
+        levels = {
+            (int(campaign), int(group)): check_number("levels", level)
+            for (campaign, group), level in state.get("levels", {}).items()
+        }
         return replace(
             fit,
             covar_module=kernel,
             likelihood=likelihood,
             known_noise=known if self.given_noise is None else self.given_noise,
-            units=Units(mean, std if self.learns_kernel else 1.0, warp),
+            units=replace(
+                self.start.units,
+                mean=mean,
+                std=std if self.learns_kernel else 1.0,
+                warp=warp,
+                levels=levels,
+            ),
             reward_std=std,
             next_fit=check_count("next_fit", state["next_fit"]),
             next_search=check_count("next_search", state["next_search"]),
+            groups=GroupFit(
+                check_number("groups", offset_std, 0.0),
+                {
+                    check_count("groups", campaign): tuple(
+                        check_number("groups", value, 0.0) for value in values
+                    )
+                    for campaign, values in campaigns.items()
+                },
+            ),
         )
 
     def _form(self, fit: Fit) -> list[Any]:
@@ -545,7 +712,26 @@ class Fitter:
 Hyperparameters = Fitter
 
 
-def _mean_and_std(rewards: Tensor, noise: Tensor) -> tuple[float, float]:
+def _mean_and_std(results: Results) -> tuple[float, float]:
+    """Return mean and standard deviation of the rewards of ``n`` results.
+
+    The mean is that of the present campaign, and each campaign deviates from its own
+    mean. Controls do not count.
+    """
+    if (results.labels[:, 1:] < 0).all():
+        return _weighted_mean_and_std(results.rewards, results.noise)
+    results = results.rows(results.indices != NO_ARM)
+    rewards, centered = results.rewards, results.rewards.clone()
+    average = rewards.mean().item()  # if there is nothing of the present campaign
+    for campaign in results.labels[:, 1].unique():
+        own = results.labels[:, 1] == campaign
+        mean, _ = _weighted_mean_and_std(rewards[own], results.noise[own])
+        centered[own] -= mean
+        average = mean if campaign < 0 else average
+    return average, _weighted_mean_and_std(centered, results.noise)[1]
+
+
+def _weighted_mean_and_std(rewards: Tensor, noise: Tensor) -> tuple[float, float]:
     """Return mean and standard deviation of ``n`` rewards.
 
     Given known noise (0: unknown), noisy rewards count little: by ``w = 1 / (spread +

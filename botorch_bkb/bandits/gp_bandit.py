@@ -26,6 +26,7 @@ from botorch_bkb.bandits.drifting import (
 )
 from botorch_bkb.bandits.effects import main_effects, MainEffects
 from botorch_bkb.bandits.fitting import Fitter
+from botorch_bkb.bandits.groups import describe_groups
 from botorch_bkb.bandits.inducing import EXACT_UNTIL, LeverageScoreSampling
 from botorch_bkb.bandits.plates import (
     checked_columns,
@@ -39,13 +40,13 @@ from botorch_bkb.bandits.surrogates import (
     PosteriorSurrogate,
 )
 from botorch_bkb.bandits.warping import DEVIATIONS_OF_95_PERCENT
-from botorch_bkb.checks import check_choice, check_number, check_size
+from botorch_bkb.checks import check_choice, check_number, check_range, check_size
 from botorch_bkb.models.kernels.product import ComponentKernel
 from botorch_bkb.models.utils.draws import ASKS, PROGRESS, seeded_generator
 from botorch_bkb.models.utils.rows import positions_in
-from botorch_bkb.posteriors import ArmPosterior, ProductPosterior
+from botorch_bkb.posteriors import ArmPosterior, ProductPosterior, StaticPosterior
 from botorch_bkb.posteriors.batch_rise import expected_rises
-from botorch_bkb.posteriors.upper_bounds import best_arm_limits
+from botorch_bkb.posteriors.upper_bounds import best_arm_limits, MAX_POOL_SIZE
 
 
 Goal = Literal["best_arm", "regret"]
@@ -62,6 +63,8 @@ NEW_ARM_SHARE = 1 / 8
 NEW_ARM_PATIENCE = 5
 # An arm is retired when its pulls have failed this often without a reward in between.
 MOST_FAILURES = 2
+# The first batch of more candidates is chosen among a sample of them.
+MOST_COMPARED = 2**15
 
 
 class GPBandit(FiniteArmBandit):
@@ -109,6 +112,9 @@ class GPBandit(FiniteArmBandit):
             ``eps`` per unit of time, as in :class:`~botorch_bkb.TVGPUCB`. ``"learn"``:
             learned.
         maximize: Whether large rewards are good.
+        bounds: The least and the largest possible mean reward, such as ``(0, 100)``;
+            means, intervals and the expected rise stay inside, except those of
+            :meth:`~botorch_bkb.bandits.FiniteArmBandit.model`. None: not known.
         max_repeats: The most pulls of one arm, told and pending; None for no limit.
         generator: The seed of all random numbers is read from it; it is not advanced.
             None: a random seed.
@@ -117,7 +123,8 @@ class GPBandit(FiniteArmBandit):
 
     Results of known noise, ``tell(..., noise_variance=)``, have their own weights. If
     the noise of all is known, and none is given here, the median of these variances is
-    used for future pulls.
+    used for future pulls. Results of a plate, day or device, ``tell(..., group=)``,
+    share an offset, and those of an earlier campaign inform this one: :meth:`groups`.
 
     The prior mean is the average of the rewards, or fitted for Thompson sampling. If
     the kernel is learned, poor rewards are put on a logarithmic scale where the
@@ -148,6 +155,7 @@ class GPBandit(FiniteArmBandit):
         max_inducing: int | None = None,
         forgetting_rate: float | Literal["learn"] = 0.0,
         maximize: bool = True,
+        bounds: tuple[float, float] | None = None,
         max_repeats: int | None = None,
         generator: torch.Generator | None = None,
         seed: int | None = None,
@@ -163,16 +171,19 @@ class GPBandit(FiniteArmBandit):
         given, arms = arms, as_arms(arms, takes_words=True)
         given = arms if isinstance(arms, TableArms) else given
         policy = as_policy(policy)
+        self.bounds = low, high = check_range("bounds", bounds)
+        signed = (low, high) if maximize else (-high, -low)
+        learned = arms, covar_module, noise_variance
         surrogate: ArmSurrogate
         if drifts:
             surrogate = FilterSurrogate(
-                DriftFitter(arms, covar_module, noise_variance, rate, "average"),
+                DriftFitter(*learned, rate, "average", signed),
                 max_feature_bytes,
                 sparse=exact_filter_bytes(len(arms)) > max_feature_bytes,
             )
         else:
             surrogate = PosteriorSurrogate(
-                Fitter(arms, covar_module, noise_variance, policy.prior_mean),
+                Fitter(*learned, policy.prior_mean, signed),
                 max_feature_bytes,
                 LeverageScoreSampling(max_inducing=max_inducing),
                 exact_until=min(EXACT_UNTIL, max_inducing or EXACT_UNTIL),
@@ -340,11 +351,39 @@ class GPBandit(FiniteArmBandit):
             table.first_equal(best.indices), table.first_equal(measured)
         )
         share = calibrated(is_new.double().mean().item())
+        units, rows = surrogate.fit.units, torch.cat([batch, measured])
+        best_mean = units.original(given.means(rows)).max().item()
         return Progress(
-            rise * surrogate.fit.units.std,
+            min(rise * units.std, units.bounds[1] - best_mean),
             share if table.has_others(measured) else 0.0,
             best.credible_set(LEVEL),
         )
+
+    @locked
+    def groups(self) -> dict[str, Any]:
+        r"""Return the offsets of groups, and what earlier campaigns tell, as columns.
+
+        Result ``r`` of arm ``x`` in group ``g`` is ``f(x) + b_g + noise``, with an
+        offset ``b_g ~ N(0, tau^2)``, and predictions are of ``f``, a typical group. An
+        earlier campaign also has an offset as a whole and noise of its own, and differs
+        from this one by ``d(x) ~ GP(0, rho^2 k)``. All are learned. Offsets act once
+        two groups of a campaign have two results each.
+
+        Returns:
+            For ``pandas.DataFrame``, a row for each group, and one for each earlier
+            campaign as a whole: ``campaign``, "" for this one; ``group``, "" for the
+            whole; ``offset`` in units of the reward, and ``std``, the standard
+            deviation of its difference from the average group of its campaign, both NaN
+            where offsets do not act or the campaign tells nothing; ``num_results``; and
+            ``worth``, of an earlier campaign the number of this campaign's results that
+            would tell as much of the arms, else NaN.
+        """
+        observations, (surrogate, posterior) = self._observations, self._present()
+        labels, names = observations.history().labels, observations.labels
+        units = surrogate.fit.units
+        found = describe_groups(cast(StaticPosterior, posterior), labels, names, units)
+        found["offset"] = [observations.sign * offset for offset in found["offset"]]
+        return found
 
     @locked
     def main_effects(self) -> MainEffects:
@@ -476,6 +515,11 @@ class GPBandit(FiniteArmBandit):
             return self._best_plate(
                 surrogate, posterior, size, limits, generator, columns
             )
+        is_first = not self.num_pulls and self.kernel_to_learn is not None
+        if is_first and limits.num_open > MOST_COMPARED:
+            # Nothing tells arms apart yet: every pick would lower the bounds of most
+            # arms, and need another pool.
+            limits = limits.thinned(max(MAX_POOL_SIZE, 4 * size))
         are_distinct = self.goal == "best_arm"
         size = min(size, limits.num_open if are_distinct else limits.total(size))
         left = self._open_for_goal(posterior, limits, size, self._indices([]))

@@ -6,7 +6,8 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from itertools import zip_longest
+from typing import Any, NamedTuple, Self, TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,16 +15,22 @@ from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
 from botorch_bkb.arms import PullCounts
-from botorch_bkb.bandits.warping import LogWarp
 from botorch_bkb.checks import (
+    as_tensor,
     check_count,
     check_indices,
     check_known_noise,
+    check_labels,
     check_number,
+    check_one,
     check_pull_ids,
     check_rewards,
     check_time,
 )
+
+
+if TYPE_CHECKING:
+    from botorch_bkb.bandits.fitting import Units
 
 
 # The record of one observation; the names in files have the prefix "told_".
@@ -36,8 +43,14 @@ TOLD = np.dtype(
         ("asked", np.float64),
         ("times", np.float64),
         ("noise", np.float64),
+        ("group", np.int64),
+        ("campaign", np.int64),
+        ("control", np.int64),
     ]
 )
+LABELS = "group", "campaign", "control"
+# In place of the arm of a control.
+NO_ARM = -1
 
 # Beside larger weights, the posterior's matrices have no digits left for the others.
 MOST_WEIGHT = 1e6
@@ -62,19 +75,36 @@ class Results(NamedTuple):
         rewards: Their rewards; large ones are good.
         times: When they were measured.
         noise: Their noise variances, 0 if not known.
+        labels: Numbers of their groups, campaigns and controls, -1 for none, ``n x 3``.
     """
 
     indices: Tensor
     rewards: Tensor
     times: Tensor
     noise: Tensor
+    labels: Tensor
 
-    def warped(self, warp: LogWarp | None) -> Results:
-        """Return these observations with warped rewards, unless the warp is None."""
-        if warp is None:
+    def rows(self, kept: Tensor) -> Results:
+        """Return those of a mask."""
+        return Results(*(each[kept] for each in self))
+
+    def less(self, levels: Mapping[tuple[int, int], float]) -> Results:
+        """Return these observations less the offsets of campaigns and groups."""
+        if not levels:
             return self
-        rewards, noise = warp.measured(self.rewards, self.noise)
-        return self._replace(rewards=rewards, noise=noise)
+        rewards, (groups, campaigns, _) = self.rewards.clone(), self.labels.mT
+        for (campaign, group), level in levels.items():
+            is_in = (campaigns == campaign) & ((groups == group) | (group < 0))
+            rewards -= level * is_in
+        return self._replace(rewards=rewards)
+
+    def warped(self, units: Units) -> Results:
+        """Return these observations less their levels, with warped rewards."""
+        results = self.less(units.levels)
+        if units.warp is None:
+            return results
+        rewards, noise = units.warp.measured(results.rewards, results.noise)
+        return results._replace(rewards=rewards, noise=noise)
 
 
 class Totals(NamedTuple):
@@ -120,11 +150,13 @@ class Observations:
     Attributes:
         num_arms: A.
         told: The observations in order of telling, records of ``TOLD``: their arms
-            (``indices``); ``rewards``; leverage ``scores``, frozen at the start of
-            their batch; ``ids`` of their pulls, -1 for those that were never asked; the
-            times at which those were ``asked``; the ``times`` of the rewards, by
-            default when they were asked for; and ``noise`` variances, in the original
-            scale, 0 if not known.
+            (``indices``, -1 for a control); ``rewards``; leverage ``scores``, frozen at
+            the start of their batch; ``ids`` of their pulls, -1 for those that were
+            never asked; the times at which those were ``asked``; the ``times`` of the
+            rewards, by default when they were asked for; ``noise`` variances, in the
+            original scale, 0 if not known; and places of their ``group``, earlier
+            ``campaign`` and ``control`` among ``labels``, -1 for none.
+        labels: The names of groups, campaigns and controls.
         pending: Pulls by id, in order of asking.
         next_id: The id of the next pull.
         tried: The arms of all pulls, told, pending and failed.
@@ -142,6 +174,7 @@ class Observations:
         self.sign = sign
         self.num_arms = num_arms
         self.told = np.empty(0, TOLD)
+        self.labels: list[str] = []
         self.pending: dict[int, Pull] = {}
         self.next_id = 0
         self.tried: set[int] = set()
@@ -170,6 +203,16 @@ class Observations:
     def num_used(self) -> int:
         """The number of observations and of pending pulls."""
         return len(self.told) + len(self.pending)
+
+    @property
+    def arms(self) -> set[int]:
+        """The arms with observations, those of earlier campaigns included."""
+        return {*self.told["indices"].tolist()} - {NO_ARM}
+
+    @property
+    def campaigns(self) -> set[int]:
+        """The earlier campaigns with observations, by their places among the labels."""
+        return {*self.told["campaign"].tolist()} - {-1}
 
     @property
     def last_time(self) -> float:
@@ -202,6 +245,7 @@ class Observations:
         pull_ids: Any,
         time: float | None = None,
         noise_variance: Any = None,
+        group: Any = None,
     ) -> None:
         """Settle pending pulls with rewards.
 
@@ -211,10 +255,11 @@ class Observations:
             pull_ids: Which pulls these are; if None, the oldest pending ones.
             time: When the rewards were measured; if None, when they were asked for.
             noise_variance: The rewards', see ``check_known_noise``.
+            group: The rewards', see ``check_labels``.
         """
         ids = self._settle(self._checked_arms(indices), pull_ids)
         pulls = list(map(self.pending.pop, ids))
-        self._extend(pulls, rewards, noise_variance, ids, time)
+        self._extend(pulls, rewards, noise_variance, ids, time, group)
 
     def add(
         self,
@@ -223,22 +268,35 @@ class Observations:
         scores: Callable[[Tensor, float], Tensor],
         time: float | None = None,
         noise_variance: Any = None,
+        group: Any = None,
+        campaign: Any = None,
+        control: Any = None,
     ) -> None:
-        """Take in rewards of pulls that were never asked for.
+        """Take in rewards of pulls that were never asked for, or of controls.
 
         Args:
-            indices: The arms, ``q`` of them.
+            indices: The arms, ``q`` of them; None for controls.
             rewards: Their ``q`` rewards.
             scores: The leverage scores of arms at a time.
             time: When the rewards were measured; if None, at the last time known.
             noise_variance: The rewards', see ``check_known_noise``.
+            group: The rewards', see ``check_labels``.
+            campaign: The earlier campaigns of the rewards.
+            control: The controls of the rewards.
         """
         time = self.last_time if time is None else time
-        arms = self._checked_arms(indices)
-        found = scores(self._long(arms), self.last_time).tolist()
-        pulls = list(map(Pull, arms, found))
-        self._extend(pulls, rewards, noise_variance, [-1] * len(arms), time)
-        self._try(arms)
+        if control is None:
+            arms = self._checked_arms(indices)
+            found = scores(self._long(arms), self.last_time).tolist()
+        else:
+            arms = [NO_ARM] * as_tensor("rewards", rewards, "real numbers").numel()
+            found = [0.0] * len(arms)
+        pulls, ids = list(map(Pull, arms, found)), [-1] * len(arms)
+        labels = group, campaign, control
+        self._extend(pulls, rewards, noise_variance, ids, time, *labels)
+        new = self.told[len(self.told) - len(arms) :]
+        is_own = (new["campaign"] < 0) & (new["indices"] != NO_ARM)
+        self._try(new["indices"][is_own].tolist())
 
     def _extend(
         self,
@@ -247,19 +305,31 @@ class Observations:
         noise_variance: Any,
         ids: Sequence[int],
         time: float | None,
+        *labels: Any,
     ) -> None:
         values = check_rewards(rewards, len(pulls), self.dtype)
         noise = check_known_noise(noise_variance, len(pulls), self.dtype)
+        codes = [
+            self._codes(check_labels(name, given, len(pulls)))
+            for name, given in zip_longest(LABELS, labels)
+        ]
         records = []
         for (arm, score, asked), *of_reward in zip(
-            pulls, values, ids, noise, strict=True
+            pulls, values, ids, noise, *codes, strict=True
         ):
-            value, key, variance = of_reward
+            value, key, variance, *places = of_reward
             at = asked if time is None else time
-            records.append((arm, value, score, key, asked, at, variance))
+            records.append((arm, value, score, key, asked, at, variance, *places))
             self.now = max(self.now, at)
-            self.failures.pop(arm, None)
+            if places[1] < 0:
+                self.failures.pop(arm, None)
         self.told = np.concatenate([self.told, np.array(records, TOLD)])
+
+    def _codes(self, labels: list[str]) -> list[int]:
+        """Return the places of names among the labels, -1 for no name."""
+        self.labels = [*dict.fromkeys([*self.labels, *filter(None, labels)])]
+        place_in = {"": -1} | {name: at for at, name in enumerate(self.labels)}
+        return [place_in[name] for name in labels]
 
     def _try(self, arms: Sequence[int]) -> None:
         """Count new pulls, and remember their arms."""
@@ -275,23 +345,37 @@ class Observations:
         self.failures.update(arms)
         self.failed_lately.update(arms)
 
-    def withdraw(self, indices: Any, pull_ids: Any) -> list[int]:
+    def withdraw(
+        self,
+        indices: Any,
+        pull_ids: Any,
+        campaign: str | None = None,
+        control: str | None = None,
+    ) -> list[int]:
         """Remove observations; pulls that were asked for are pending again.
 
-        Without ids the latest observations of these arms are taken.
+        Without ids the latest observations of these arms are taken, or the latest one
+        of a control; those of an earlier campaign if it is named.
 
         Returns:
             The places that they had among the observations.
         """
+        check_one(indices=indices, control=control)
         place_of, known = {}, {}
         rows = self.told[["ids", "indices", "scores", "asked"]].tolist()
+        place_in = {"": -1} | {name: at for at, name in enumerate(self.labels)}
+        wanted = (place_in.get(campaign or ""), place_in.get(control or ""))
+        arms = self._checked_arms(indices) if control is None else [NO_ARM]
+        of_labels = self.told[["campaign", "control"]].tolist()
         for place, (pull_id, *pull) in reversed(list(enumerate(rows))):
+            if of_labels[place] != wanted:
+                continue
             key = place if pull_ids is None else pull_id
             place_of[key], known[key] = place, Pull(*pull)
         known.pop(-1, None)
         found = self._keys(
             known,
-            self._checked_arms(indices),
+            arms,
             pull_ids,
             "Expected another told result of {} to withdraw, but it has none. Use "
             "`fail` for pending pulls.",
@@ -320,23 +404,34 @@ class Observations:
         found = self.totals().plus(pending, ones.double(), ones)
         return PullCounts(found.arms, found.counts)
 
-    def history(self, start: int = 0, warp: LogWarp | None = None) -> Results:
+    def history(self, start: int = 0, units: Units | None = None) -> Results:
         """Return observations from one on, with signed rewards, maybe warped."""
-        indices, rewards, times, noise = (
+        indices, rewards, times, noise, *labels = (
             torch.from_numpy(self.told[name][start:].copy()).to(self.device)
-            for name in ("indices", "rewards", "times", "noise")
+            for name in ("indices", "rewards", "times", "noise", *LABELS)
         )
-        return Results(indices, self.sign * rewards, times, noise).warped(warp)
+        codes = torch.stack(labels, dim=-1)
+        results = Results(indices, self.sign * rewards, times, noise, codes)
+        return results if units is None else results.warped(units)
 
     def weights(
-        self, noise_variance: float, warp: LogWarp | None = None, start: int = 0
+        self,
+        noise_variance: float,
+        units: Units | None = None,
+        start: int = 0,
+        noise_ratios: Mapping[int, float] | None = None,
     ) -> Tensor:
         """Return the weights of observations: a variance over their noise variances.
 
-        The weight is 1 if the noise variance of an observation is not known.
+        If the noise variance of an observation is not known, the weight is 1, over the
+        ratio of its campaign.
         """
-        *_, noise = self.history(start, warp)
-        weights = torch.where(noise > 0, noise_variance / noise, 1.0)
+        results = self.history(start, units)
+        unknown = torch.ones_like(results.noise)
+        for campaign, ratio in (noise_ratios or {}).items():
+            unknown[results.labels[:, 1] == campaign] /= ratio
+        weights = noise_variance / results.noise
+        weights = torch.where(results.noise > 0, weights, unknown)
         return weights.clamp_max(MOST_WEIGHT)
 
     def totals(
@@ -344,27 +439,37 @@ class Observations:
         num_pulls: int | None = None,
         since: float = -math.inf,
         noise_variance: float = 0.0,
-        warp: LogWarp | None = None,
+        units: Units | None = None,
+        noise_ratios: Mapping[int, float] | None = None,
     ) -> Totals:
-        """Return the totals of the first observations, with signed rewards.
+        """Return the totals of the first observations of arms, with signed rewards.
 
         Args:
             num_pulls: How many; all if None.
             since: Rewards of earlier times do not count.
-            noise_variance: If positive, observations have the weights relative to it.
-            warp: A transformation of each reward before the sum; None for none.
+            noise_variance: If positive, observations have the weights relative to it,
+                and those of earlier campaigns count as well.
+            units: Of which the warp transforms each reward before the sum.
+            noise_ratios: Of campaigns, as in :meth:`weights`.
         """
         weights = None
-        if noise_variance > 0 and self.told["noise"].any():
-            weights = self.weights(noise_variance, warp)
+        told = self.told
+        if noise_variance > 0 and (
+            told["noise"].any() or (told["campaign"] >= 0).any()
+        ):
+            weights = self.weights(noise_variance, units, noise_ratios=noise_ratios)
         # An ask would otherwise sum up all observations several times.
         is_whole = num_pulls in (None, self.num_pulls) and since == -math.inf
-        is_kept = is_whole and weights is None and warp is None
+        is_kept = is_whole and weights is None and (units is None or units.warp is None)
         before, start = self._summed if is_kept else (self._nothing, 0)
-        indices, rewards, times, _ = self.history(start, warp)
+        if is_kept and start == self.num_pulls:
+            return before
+        indices, rewards, times, _, labels = self.history(start, units)
         if weights is None:
             weights = torch.ones_like(indices)
-        counts = times >= since
+        counts = (times >= since) & (indices != NO_ARM)
+        if noise_variance == 0:
+            counts &= labels[:, 1] < 0
         if num_pulls is not None:
             counts[num_pulls - start :] = False
         found = before.plus(indices[counts], rewards[counts], weights[counts])
@@ -432,7 +537,7 @@ class Observations:
 
     def _name(self, arm: int) -> str:
         """Return how messages name an arm."""
-        return f"arm {arm}"
+        return f"arm {arm}" if arm != NO_ARM else "this control"
 
     def _long(self, arms: Sequence[int]) -> Tensor:
         return torch.tensor(arms, dtype=torch.long, device=self.device)
@@ -441,6 +546,7 @@ class Observations:
         """Return everything as plain numbers and lists."""
         return {
             **{f"told_{name}": self.told[name].tolist() for name in TOLD.names or ()},
+            "labels": self.labels,
             "pending": {key: tuple(pull) for key, pull in self.pending.items()},
             "next_id": self.next_id,
             "tried": sorted(self.tried),
@@ -457,7 +563,11 @@ class Observations:
         Raises:
             ValueError: If these are no pulls of these arms.
         """
-        arms = check_indices(state["told_indices"], self.num_arms)
+        arms = array("q", state["told_indices"])
+        check_indices([arm for arm in arms if arm != NO_ARM], self.num_arms)
+        self.labels = [*map(str, state.get("labels", []))]  # none in version 1.0
+        most, none = len(self.labels), [-1] * len(arms)
+        labels = {name: state.get(f"told_{name}", none) for name in LABELS}
         columns = (
             arms,
             check_rewards(state["told_rewards"], len(arms), self.dtype),
@@ -466,6 +576,10 @@ class Observations:
             list(map(check_time, state["told_asked"])),
             list(map(check_time, state["told_times"])),
             [check_number("told_noise", x, 0.0) for x in state["told_noise"]],
+            *(
+                [check_count(name, code + 1, most) - 1 for code in codes]
+                for name, codes in labels.items()
+            ),
         )
         if any(len(column) != len(arms) for column in columns):
             raise InputDataError("Expected a number per observation in every column.")

@@ -19,7 +19,7 @@ from typing_extensions import override
 from botorch_bkb.arms import BitArms, ProductArms, PullCounts, PullLimits, TableArms
 from botorch_bkb.arms.table import as_arms
 from botorch_bkb.bandits.bandit import FiniteArmBandit
-from botorch_bkb.bandits.base import Array, locked, SavedBandit, Values
+from botorch_bkb.bandits.base import Array, Labels, locked, SavedBandit, Values
 from botorch_bkb.bandits.gp_bandit import GPBandit, MOST_FAILURES, warn_retired
 from botorch_bkb.bandits.observations import Pull
 from botorch_bkb.bandits.outcome_choice import (
@@ -39,7 +39,9 @@ from botorch_bkb.checks import (
     as_tensor,
     check_count,
     check_indices,
+    check_labels,
     check_number,
+    check_one,
     check_pull_ids,
     check_size,
     check_truth,
@@ -101,6 +103,7 @@ class OutcomesBandit(SavedBandit):
             kernel if the arms are plain numbers.
         noise_variance: The variance of each outcome's noise, by its name, in squared
             units of the outcome; learned for outcomes without one.
+        bounds: The least and the largest possible mean of each outcome, by its name.
         max_inducing: A ceiling for inducing arms, None for none.
         max_repeats: The most pulls of one arm, told and pending; None for no limit.
         generator: The seed of all random numbers is read from it; it is not advanced.
@@ -133,6 +136,7 @@ class OutcomesBandit(SavedBandit):
         reference_point: Mapping[str, float] | None = None,
         covar_module: Mapping[str, Kernel | Callable[[Tensor], Kernel]] | None = None,
         noise_variance: Mapping[str, float] | None = None,
+        bounds: Mapping[str, tuple[float, float]] | None = None,
         max_inducing: int | None = None,
         max_repeats: int | None = None,
         generator: torch.Generator | None = None,
@@ -144,7 +148,8 @@ class OutcomesBandit(SavedBandit):
             name: check_number("reference_point", value)
             for name, value in dict(reference_point or {}).items()
         }
-        for given in (kernels, noises, self.reference_point):
+        limits = dict(bounds or {})
+        for given in (kernels, noises, limits, self.reference_point):
             self._check_names(given)
         goals = objective_names(self.roles)
         for name in self.reference_point:
@@ -171,6 +176,7 @@ class OutcomesBandit(SavedBandit):
                 goal="best_arm",
                 max_inducing=max_inducing,
                 maximize=leading.best == math.inf,
+                bounds=limits.get(name),
                 max_repeats=max_repeats,
                 generator=generator,
             )
@@ -261,6 +267,7 @@ class OutcomesBandit(SavedBandit):
         pull_ids: Values | None = None,
         *,
         noise_variance: Mapping[str, Values | float] | None = None,
+        group: Labels = None,
     ) -> None:
         """Record results of pending pulls, of all outcomes or of some.
 
@@ -272,34 +279,56 @@ class OutcomesBandit(SavedBandit):
                 the oldest pending pulls of those arms.
             noise_variance: The noise variances of these results, by outcome, as for
                 :meth:`GPBandit.tell <botorch_bkb.GPBandit.tell>`.
+            group: The groups of these results, as there; each outcome has offsets of
+                its own.
 
         Raises:
             BotorchTensorDimensionError: If the shapes do not fit.
             InputDataError: If an outcome or an arm is unknown, a result is infinite, or
                 a pull is not pending. Nothing has changed then.
         """
-        self._record("tell", indices, results, noise_variance, pull_ids)
+        labels = {"group": group}
+        self._record("tell", indices, results, noise_variance, labels, pull_ids)
 
     @locked
     def add_observations(
         self,
-        indices: Values,
+        indices: Values | None,
         results: Any,
         *,
         noise_variance: Mapping[str, Values | float] | None = None,
+        group: Labels = None,
+        campaign: Labels = None,
+        control: Labels = None,
+        arms: Array | None = None,
     ) -> None:
         """Record results that were never asked for; they settle no pending pull.
 
-        Arguments and errors are those of :meth:`tell`, and arms may repeat.
+        Arguments and errors are those of :meth:`tell`, and arms may repeat. ``control``
+        and ``arms`` take the place of ``indices``, and these and ``campaign`` are those
+        of :meth:`GPBandit.add_observations <botorch_bkb.GPBandit.add_observations>`.
         """
-        self._record("add_observations", indices, results, noise_variance)
+        check_one(indices=indices, control=control, arms=arms)
+        if arms is not None:
+            indices = self._first._joined(arms)
+            for bandit in self.outcomes.values():
+                bandit._joined(arms)
+                bandit._table = self._first._table
+        labels = {"group": group, "campaign": campaign, "control": control}
+        self._record("add_observations", indices, results, noise_variance, labels)
+
+    @locked
+    def groups(self) -> dict[str, dict[str, Any]]:
+        """Return by outcome what :meth:`GPBandit.groups` returns."""
+        return {name: bandit.groups() for name, bandit in self.outcomes.items()}
 
     def _record(
         self,
         method: str,
-        indices: Values,
+        indices: Values | None,
         results: Any,
         noise_variance: Mapping[str, Values | float] | None,
+        labels: Mapping[str, Labels],
         pull_ids: Values | None = None,
     ) -> None:
         """Pass results, and what belongs to them, to the bandits of their outcomes."""
@@ -315,25 +344,36 @@ class OutcomesBandit(SavedBandit):
                 f"Expected noise variances of the outcomes {[*results]} of these "
                 f"results, but got those of {[*noises]}. Tell them with their results."
             )
-        arms = check_indices(indices, len(self.arms))
-        ids = None if pull_ids is None else check_pull_ids(pull_ids, len(arms))
-        for name, given in results.items():
-            values = as_tensor(name, given, "numbers, NaN if open").double().flatten()
+        columns = {
+            name: as_tensor(name, given, "numbers, NaN if open").double().flatten()
+            for name, given in results.items()
+        }
+        size = max(map(len, columns.values()), default=0)
+        is_control = labels.get("control") is not None
+        arms = None if is_control else check_indices(indices, len(self.arms))
+        size = size if arms is None else len(arms)
+        ids = None if pull_ids is None else check_pull_ids(pull_ids, size)
+        names = {name: check_labels(name, each, size) for name, each in labels.items()}
+        for name, values in columns.items():
             noise = noises.get(name, math.nan)  # NaN if not known
             noise = as_tensor(name, noise, "noise variances").double().flatten()
-            if len(values) != len(arms) or len(noise) not in (1, len(arms)):
+            if len(values) != size or len(noise) not in (1, size):
                 raise InputDataError(
-                    f"Expected {len(arms)} results of {name!r}, one for each arm, and "
+                    f"Expected {size} results of {name!r}, one for each arm, and "
                     f"as many noise variances, or one for all, but got {len(values)} "
                     f"and {len(noise)}."
                 )
             told = (~values.isnan()).nonzero().squeeze(-1)
-            options = {"noise_variance": noise.expand(len(arms))[told]}
+            options: dict[str, Any] = {"noise_variance": noise.expand(size)[told]}
+            for label, each in names.items():
+                if labels[label] is not None:
+                    options[label] = [each[place] for place in told.tolist()]
             if ids is not None:
                 options["pull_ids"] = torch.tensor(ids)[told]
             if len(told):
                 record = getattr(self.outcomes[name], method)
-                record(torch.tensor(arms)[told], values[told], **options)
+                own = None if arms is None else torch.tensor(arms)[told]
+                record(own, values[told], **options)
 
     @locked
     def fail(self, indices: Values, pull_ids: Values | None = None) -> None:
@@ -374,10 +414,12 @@ class OutcomesBandit(SavedBandit):
     @locked
     def withdraw(
         self,
-        indices: Values,
+        indices: Values | None,
         pull_ids: Values | None = None,
         *,
         outcomes: Sequence[str] | None = None,
+        campaign: str | None = None,
+        control: str | None = None,
     ) -> None:
         """Take back told results, such as a mistyped one, which are pending again.
 
@@ -385,6 +427,8 @@ class OutcomesBandit(SavedBandit):
             indices: The ``q`` arms.
             pull_ids: Which pulls these are. If None, the last results of those arms.
             outcomes: The outcomes whose results are taken back; all if None.
+            campaign: As for ``GPBandit.withdraw``.
+            control: As for ``GPBandit.withdraw``.
 
         Raises:
             InputDataError: If an arm or an outcome is unknown, or has no such result.
@@ -393,7 +437,9 @@ class OutcomesBandit(SavedBandit):
         names = [*self.roles] if outcomes is None else list(outcomes)
         self._check_names(dict.fromkeys(names))
         for name in names:
-            self.outcomes[name].withdraw(indices, pull_ids)
+            self.outcomes[name].withdraw(
+                indices, pull_ids, campaign=campaign, control=control
+            )
 
     @locked
     def add_pending(self, indices: Values) -> None:
@@ -461,7 +507,7 @@ class OutcomesBandit(SavedBandit):
         limits = self._pull_limits(available, n)
         choice = self._choice()
         if choice is None:
-            bandit = next(b for b in self.outcomes.values() if not b.num_pulls)
+            bandit = next(b for b in self.outcomes.values() if not b._observations.arms)
             picks = copy(bandit).ask(n, available=available, same=same)
         else:
             size = min(n, limits.num_open)
@@ -500,12 +546,16 @@ class OutcomesBandit(SavedBandit):
         models = [
             OutcomeModel.of(bandit, self.roles[name], self.reference_point.get(name))
             for name, bandit in self.outcomes.items()
-            if bandit.num_pulls
+            if bandit._observations.arms
         ]
         if not any(isinstance(r, Objective) for model in models for r in model.roles):
             return None
         seed = self._first._surrogate.seed + self.num_batches
-        return OutcomeChoice(models, self.observed_arms, seed)
+        measured = self.observed_arms
+        if not len(measured):  # those of earlier campaigns are to be improved upon
+            arms = (bandit._observations.arms for bandit in self.outcomes.values())
+            measured = self._first._indices(sorted(set[int]().union(*arms)))
+        return OutcomeChoice(models, measured, seed)
 
     # Answers
 
@@ -548,7 +598,7 @@ class OutcomesBandit(SavedBandit):
         are retired.
 
         Args:
-            among_pulled: Whether only arms with observations count.
+            among_pulled: Whether only arms with observations count, if there are some.
 
         Raises:
             InputDataError: If the objective has no observations.
@@ -574,7 +624,7 @@ class OutcomesBandit(SavedBandit):
         of the largest probability. Retired arms do not count, unless all are retired.
 
         Args:
-            among_pulled: Whether only arms with observations count.
+            among_pulled: Whether only arms with observations count, if there are some.
 
         Returns:
             A long tensor, in order of the first objective, the best first.
@@ -594,9 +644,9 @@ class OutcomesBandit(SavedBandit):
         self, choice: OutcomeChoice, among_pulled: bool
     ) -> tuple[Tensor, Tensor]:
         """Return arms that hold the limits most certainly, and their probabilities."""
-        pulled = None
-        if check_truth("among_pulled", among_pulled):
-            pulled = choice.measured
+        pulled, measured = None, self.observed_arms
+        if check_truth("among_pulled", among_pulled) and len(measured):
+            pulled = measured
         table = self._first._table
         competing = table.competing(pulled)
         if isinstance(competing, Tensor):
@@ -617,7 +667,7 @@ class OutcomesBandit(SavedBandit):
     def _checked_choice(self) -> OutcomeChoice:
         """Return the models of all outcomes; raise unless each has observations."""
         for name, bandit in self.outcomes.items():
-            if not bandit.num_pulls:
+            if not bandit._observations.arms:
                 raise InputDataError(
                     f"Expected observations of each outcome, but {name!r} has none "
                     "yet. Call `tell` first."

@@ -23,6 +23,7 @@ from typing_extensions import override
 from botorch_bkb.acquisition.schedules import ArmObservations, ConfidenceState
 from botorch_bkb.arms import ProductArms
 from botorch_bkb.bandits.fitting import Fit, Fitter, MIN_PULLS_TO_FIT
+from botorch_bkb.bandits.groups import Sharing
 from botorch_bkb.bandits.inducing import LeverageScoreSampling
 from botorch_bkb.bandits.observations import Observations, Pull, Totals
 from botorch_bkb.bandits.policies import Decision
@@ -35,6 +36,7 @@ from botorch_bkb.posteriors import (
     ProductPosterior,
     StaticPosterior,
 )
+from botorch_bkb.posteriors.grouped import GroupedResults
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,8 @@ class Surrogate(ABC):
     def latest_fit(self, observations: Any) -> Fit:
         """Return the fit of the next update: another one if it is due."""
         before, num_told = self.fit, observations.num_pulls
-        if not self.fitter.is_due(before, num_told):
+        is_due = self.fitter.is_due(before, num_told)
+        if not is_due and not observations.campaigns - {*before.groups.campaigns}:
             return before
         known = self._last_fit
         if known is None or known[0] is not before or known[1] != num_told:
@@ -231,8 +234,8 @@ class ArmSurrogate(Surrogate):
     ) -> Totals:
         """Return the totals of what counts, by warp and noise of the state or a fit."""
         fit = fit or self.fit
-        noise, warp = fit.original_noise_variance, fit.units.warp
-        return observations.totals(num_told, self._since, noise, warp)
+        noise, ratios = fit.original_noise_variance, fit.groups.noise_ratios
+        return observations.totals(num_told, self._since, noise, fit.units, ratios)
 
     @property
     def _since(self) -> float:
@@ -320,7 +323,8 @@ class _DecisionState(ConfidenceState):
         fit, (start, _) = self.surrogate.fit, self.surrogate.state.restart
         scores = torch.from_numpy(self.told.told["scores"][start:].copy())
         noise = fit.original_noise_variance
-        return scores * self.told.weights(noise, fit.units.warp, start).cpu()
+        weights = self.told.weights(noise, fit.units, start, fit.groups.noise_ratios)
+        return scores * weights.cpu()
 
     @cached_property
     @override
@@ -481,8 +485,34 @@ class PosteriorSurrogate(ArmSurrogate):
         """Update a posterior to the observations and inducing arms of the state."""
         arms, counts, sums = self.totals(observations, self.state.num_told)
         sums = self.fit.units.standardized(sums, counts)
+        grouped = self._grouped(observations, arms)
         inducing = self.state.inducing_indices
-        posterior.update(inducing, arms, counts.to(sums), sums)
+        posterior.update(inducing, arms, counts.to(sums), sums, grouped)
+
+    def _grouped(
+        self, observations: Observations, arms: Tensor
+    ) -> GroupedResults | None:
+        """Return the results that the state knows, if some of them share offsets."""
+        if not observations.labels:
+            return None
+        fit, num_told = self.fit, self.state.num_told
+        results = observations.history(units=fit.units)
+        told = torch.arange(len(results.indices), device=arms.device) < num_told
+        sharing = Sharing.of(results.rows(told).labels)
+        if sharing is None or not len(arms):
+            return None
+        weights = observations.weights(
+            fit.original_noise_variance, fit.units, 0, fit.groups.noise_ratios
+        )
+        like = self.fitter.features.new_empty(0)
+        values = fit.units.standardized(results.rewards, torch.ones_like(weights))
+        return sharing.grouped(
+            positions_in(arms, results.indices[told], is_ascending=True),
+            (weights[told] / fit.noise_variance).to(like),
+            values[told].to(like),
+            fit.groups,
+            fit.unit,
+        )
 
     @override
     def _compute(self, observations: Observations) -> StaticPosterior:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from inspect import get_annotations
 from itertools import chain
@@ -27,13 +28,15 @@ SEPARATOR_NAMES = dict(comma=",", semicolon=";", tab="\t", bar="|", space=" ")
 DESCRIPTION = """\
 Gaussian process bandits over large finite sets of candidates.
 
-  demo       run a campaign over 20,000 points of the Hartmann-6 function (default)
+  demo       run a campaign over 20,000 points of a function (default)
   simulate   run a campaign of suggest over candidates whose results are known
   suggest    choose the next batch to measure from a table of candidates
+  app        do so on a page in the browser
 """
 DEMO_DESCRIPTION = """\
-Run a campaign of GPBandit over Sobol points of the Hartmann-6 function with noisy
-results, beside a greedy policy and uniform choice. A table and a picture compare them.
+Run a campaign of GPBandit over Sobol points of the Michalewicz function, which has
+several peaks, with noisy results, beside a greedy policy, which chooses the best
+predictions, and uniform choice. A table and a picture compare them.
 """
 SIMULATE_DESCRIPTION = """\
 Run a campaign of suggest over a table of candidates whose mean results are known. Noise
@@ -43,6 +46,7 @@ SUGGEST_DESCRIPTION = """\
 Choose the next batch to measure. Two tables are the whole state: the candidates, and
 one row per measurement so far. A measurement with an empty result is in flight.
 """
+APP_DESCRIPTION = "Open a page in the browser that asks for tables, and runs suggest."
 SUGGEST_EPILOG = """\
 NEXT has a row per chosen candidate: how often to measure it (repeats), the predicted
 mean of many measurements, the standard deviation of that mean (std), its 95 % interval
@@ -146,6 +150,23 @@ def limit(text: str) -> tuple[str, str, float]:
         ) from None
 
 
+def bounds(text: str) -> tuple[str, float, float]:
+    """Return the column of an outcome, "" for the only one, and its bounds."""
+    found = re.fullmatch(r"(?:(.+)=)?([^:=]*):([^:=]*)", text.strip())
+    try:
+        name, *ends = found.groups() if found else ("", "", "no number")
+        low, high = (number(end) if end.strip() else math.inf for end in ends)
+        low = -math.inf if low == math.inf else low
+        if low < high:
+            return (name or "").strip(), low, high
+    except argparse.ArgumentTypeError:
+        pass
+    raise argparse.ArgumentTypeError(
+        "expected LOW:HIGH or COLUMN=LOW:HIGH, such as 0:100, yield=0:100, or 0: "
+        f"without an upper bound, but got {text!r}"
+    )
+
+
 def target(text: str) -> tuple[str, float, float]:
     """Return the column of an outcome, its target, and a tolerance."""
     found = re.fullmatch(r"(.+?)\s*=([^=]+?)(?:(?:\+/?-|±)(.+))?", text.strip())
@@ -219,6 +240,13 @@ class RunOptions:
     command: str = "suggest"
     seed: int = option({"type": seed, "metavar": "N"}, "default: 0", 0)
     quiet: bool = option(FLAG, "show no progress")
+
+
+@dataclass
+class AppOptions:
+    """The options of ``app``, which asks for those of ``suggest`` on its page."""
+
+    command: str = "app"
 
 
 @dataclass
@@ -303,7 +331,7 @@ class TableOptions:
 class DemoOptions(FolderOptions):
     """The options of ``demo``."""
 
-    horizon: int = option(COUNT, "measurements (default: 100)", 100)
+    horizon: int = option(COUNT, "measurements (default: 40)", 40)
     num_arms: int = option(COUNT, "candidates (default: 20000)", 20_000)
 
 
@@ -332,6 +360,7 @@ class SuggestOptions(TableOptions, RunOptions):
         arms: The table of candidates; with components, their names.
         arms_sheet: The sheet of that table, as soon as it was read.
         roles: The roles of several outcomes, by name; none of a reward or a score.
+        words: The words of the command line, for the file of options.
     """
 
     arms: Path = option(
@@ -357,9 +386,9 @@ class SuggestOptions(TableOptions, RunOptions):
         "mean: larger explores more (default: chosen by the kernel and the noise)",
     )
     observations: list[Path] = option(
-        FILE | REPEATED | {"metavar": "RESULTS"},
-        "the measurements; without any, the first batch is spread out. Repeatable: the "
-        "rows of all tables count",
+        FILE | {"metavar": "RESULTS", "action": "extend", "nargs": "+", "default": []},
+        "the measurements; without any, the first batch is spread out. Several files, "
+        "or results_*.csv: the rows of all tables count. Repeatable",
     )
     output: Path = option(
         FILE | {"metavar": "NEXT"},
@@ -394,6 +423,12 @@ class SuggestOptions(TableOptions, RunOptions):
         REPEATED | {"type": limit, "metavar": '"COLUMN <= X"'},
         'a limit of an outcome, perhaps of an objective, such as "impurity <= 2"',
     )
+    bounds: list[tuple[str, float, float]] = option(
+        REPEATED | {"type": bounds, "metavar": "LOW:HIGH"},
+        "the least and the largest possible result, such as 0:100 for a yield in "
+        "percent: predictions and intervals stay inside. Of several outcomes "
+        "COLUMN=LOW:HIGH, repeatable",
+    )
     objective: list[Objective] = option(
         REPEATED | {"type": objective, "metavar": "COLUMN:DIRECTION:LOW:HIGH[:WEIGHT]"},
         "instead of --reward: an outcome. With max, LOW scores 0 and HIGH scores 1; "
@@ -420,11 +455,14 @@ class SuggestOptions(TableOptions, RunOptions):
         "as the temperature of a plate. The value with the largest expected benefit is "
         "chosen. Repeatable",
     )
-    with_columns: bool = option(FLAG, "add the candidates' other columns to NEXT")
+    ids_only: bool = option(FLAG, "leave the settings out of NEXT and predictions")
+    with_columns: bool = option(
+        FLAG, "write all the candidates' columns, also if there are more than 20"
+    )
     per_measurement: bool = option(
         FLAG,
         "write a row per measurement, in the columns of RESULTS and with an empty "
-        "result, to be filled in and appended to RESULTS",
+        "result, to be filled in and appended to RESULTS, without predictions",
     )
     report: Path | None = option(
         FILE | {"metavar": "HTML"},
@@ -450,12 +488,28 @@ class SuggestOptions(TableOptions, RunOptions):
         "column of RESULTS with the round or plate of a measurement. The command warns "
         "if rounds differ as a whole, and the report shows them in order",
     )
+    group: str | None = option(
+        COLUMN,
+        "column of RESULTS with the plate, day or device of a measurement, empty if it "
+        "has none. Offsets between these groups are learned",
+    )
+    control: list[str] = option(
+        REPEATED | {"type": str.strip, "metavar": "ID"},
+        "an id in RESULTS of a sample that is not a candidate, such as DMSO: its "
+        "results tell how the groups of --group differ. Repeatable",
+    )
+    earlier: list[Path] = option(
+        FILE | REPEATED,
+        "results of an earlier campaign, in a table like RESULTS. How much they count "
+        "is learned. Repeatable",
+    )
     log_reward: bool = option(
         FLAG,
         "fit logarithms to base 10 of the results, for IC50s, counts and others over "
         "decades. mean, std, low and high of NEXT are those of the logarithms",
     )
 
+    words: Sequence[str] = ()
     arms_sheet: str = field(init=False)
     roles: dict[str, Any] = field(init=False, default_factory=dict)
 
@@ -473,6 +527,19 @@ class SuggestOptions(TableOptions, RunOptions):
         return ["repeats", *columns, *last]
 
     @property
+    def bounds_of(self) -> dict[str, tuple[float, float]]:
+        """The bounds of outcomes, by column; those of a score by the word score."""
+        if self.objective:
+            return {"score": (0.0, 1.0)}
+        found = {}
+        for name, low, high in self.bounds:
+            if self.log_reward:
+                low = math.log10(low) if low > 0 else -math.inf
+                high = math.log10(high) if 0 < high < math.inf else math.inf
+            found[name or self.outcome_columns[0]] = low, high
+        return found
+
+    @property
     def outcome_option(self) -> str:
         """The option that names the columns of results."""
         several = "--maximize, --minimize, --target or --limit"
@@ -483,7 +550,7 @@ class SuggestOptions(TableOptions, RunOptions):
     @property
     def results_name(self) -> str:
         """How messages name the tables of results."""
-        return " and ".join(map(str, self.observations))
+        return " and ".join(map(str, [*self.observations, *self.earlier]))
 
     @property
     def reward_label(self) -> str:
@@ -500,7 +567,42 @@ COMMANDS: dict[str, tuple[type, str, str, str | None]] = {
     "demo": (DemoOptions, "simulate.run_demo", DEMO_DESCRIPTION, None),
     "simulate": (SimulateOptions, "simulate.run", SIMULATE_DESCRIPTION, None),
     "suggest": (SuggestOptions, "suggest.run", SUGGEST_DESCRIPTION, SUGGEST_EPILOG),
+    "app": (AppOptions, "app.run", APP_DESCRIPTION, None),
 }
+
+
+def by_option(words: Sequence[str]) -> list[list[str]]:
+    """Return the words of each option; first those before all options."""
+    starts = [n for n, word in enumerate(words) if word.startswith("--")]
+    ends = zip([0, *starts], [*starts, len(words)], strict=True)
+    return [list(words[start:end]) for start, end in ends]
+
+
+def with_files(words: Sequence[str]) -> list[str]:
+    """Replace each ``@FILE`` by the options in that file.
+
+    Options that take one value, and stand beside the file too, are left out of it.
+    """
+    options = [each for name, _, *_ in COMMANDS.values() for each in fields(name)]
+    repeated = {
+        f"--{each.name.replace('_', '-')}"
+        for each in options
+        if each.metadata.get("kind", {}).get("action") in ("append", "extend")
+    }
+    taken = {word.partition("=")[0] for word in words} - repeated
+    found = list[str]()
+    for word in words:
+        if not word.startswith("@"):
+            found.append(word)
+            continue
+        text = Path(word[1:]).read_text("utf-8-sig")
+        lexer = shlex.shlex(re.sub(r"(?m)^\s*#.*", "", text), posix=True)
+        # Paths of Windows have backslashes.
+        lexer.whitespace_split, lexer.escape, lexer.commenters = True, "", ""
+        for group in by_option(list(lexer)):
+            if group and group[0].partition("=")[0] not in taken:
+                found += group
+    return found
 
 
 def build_parser() -> argparse.ArgumentParser:

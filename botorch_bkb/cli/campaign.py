@@ -16,7 +16,7 @@ from typing_extensions import override
 from botorch_bkb.arms.table import comparable_rows
 from botorch_bkb.bandits import GPBandit
 from botorch_bkb.cli.arguments import DEFAULT_ID, SuggestOptions
-from botorch_bkb.cli.candidates import Candidates
+from botorch_bkb.cli.candidates import Candidates, Rows
 from botorch_bkb.cli.features import (
     drop_incomplete,
     feature_columns,
@@ -33,6 +33,7 @@ from botorch_bkb.cli.molecules import (
     valid_rows,
 )
 from botorch_bkb.cli.results import (
+    by_campaign,
     last_failures,
     NUM_IDS_SHOWN,
     read_results,
@@ -71,13 +72,15 @@ TOLERANCE = 1e-4
 ROUNDING = 1e-9
 
 Numbers = NDArray[np.float64]
+# With more columns, as of descriptors, outputs have the ids alone.
+MOST_SETTINGS = 20
 # The column that numbers the rows of a table without ids.
 ROW_COLUMN = "candidate"
 
 
 @dataclass(eq=False)
 class Campaign(Candidates):
-    """Candidates of a table, and measurements.
+    """Candidates of a table, and measurements, with more than :class:`Candidates` has.
 
     Attributes:
         table: The candidates as in their file, each molecule once. Only the ids of a
@@ -85,15 +88,10 @@ class Campaign(Candidates):
         rows: The candidates with canonical SMILES, and after them measured candidates
             that are no longer in the table.
         available: Which of ``rows`` can be chosen.
-        results: The measurements that did not fail.
-        indices: The row of each.
-        rewards: The result of each, NaN while it is in flight.
         num_failed: The number of candidates whose last measurement failed.
         fingerprints: The molecules of each column of SMILES.
-        id_column: The column of ids of ``rows``.
         results_id: The column of ids of ``results``; None if they have none.
         is_numbered: Whether the candidates have no ids in their file.
-        form: The format of the candidates' CSV file.
         results_form: The format of the last CSV file of results.
         results_columns: Its columns.
         is_large: Whether the candidates' features stay in their file.
@@ -106,6 +104,7 @@ class Campaign(Candidates):
     results: pd.DataFrame
     indices: NDArray[np.int64]
     rewards: NDArray[np.float64]
+    others: Sequence[Rows] = ()
     num_failed: int = 0
     fingerprints: dict[str, Fingerprints] = field(default_factory=dict)
     id_column: str = DEFAULT_ID
@@ -186,9 +185,29 @@ class Campaign(Candidates):
     def names_of(
         self, indices: NDArray[np.int64], args: SuggestOptions
     ) -> pd.DataFrame:
-        own = self.table if self.is_numbered else self.table[[args.id]]
-        own = own.drop(columns=args.outcome_columns, errors="ignore")
-        return own.iloc[indices].reset_index(drop=True)
+        names = self.table[args.id].iloc[indices].reset_index(drop=True)
+        # All candidates of a table that stays in its file are too many to be read.
+        is_all = self.is_large and len(indices) == self.num_candidates
+        own = [] if is_all else self._settings(args)
+        return pd.concat([names, self._cells(own, indices, args)], axis="columns")
+
+    def _settings(self, args: SuggestOptions) -> list[str]:
+        """Return the columns that outputs show beside the ids."""
+        others = {args.id, args.noise_column, args.group, *args.outcome_columns}
+        own = [name for name in self.columns if name not in others]
+        if args.with_columns or self.is_numbered:
+            return own
+        is_shown = len(own) <= MOST_SETTINGS and not args.ids_only
+        taken = {*args.columns_of_next, "probability_best"}
+        return [name for name in own if name not in taken] if is_shown else []
+
+    def _cells(
+        self, own: list[str], indices: NDArray[np.int64], args: SuggestOptions
+    ) -> pd.DataFrame:
+        """Return columns of some candidates, as they are in the file."""
+        if self.is_large and own:
+            return read_rows(args.arms, own, indices)
+        return self.table[own].iloc[indices].reset_index(drop=True)
 
     @override
     def next_table(
@@ -209,22 +228,22 @@ class Campaign(Candidates):
         name = self.results_id if args.per_measurement else args.id
         if name is not None:
             batch[name] = ids.iloc[places].array
-        others = {args.id, args.noise_column, *args.outcome_columns}
-        own = [name for name in self.columns if name not in others]
-        if args.with_columns or (self.is_numbered and not args.per_measurement):
-            taken = [name for name in own if name in batch.columns]
+        own = self._settings(args)
+        if not args.per_measurement:
+            taken = [name for name in own if name in columns]
             if taken:
                 raise InputDataError(
                     f"NEXT would have the candidates' column {taken[0]!r} beside its "
                     "own column of that name. Rename the candidates' column."
                 )
-            columns += [name for name in own if name not in columns]
+            columns[1:1] = own
+        elif args.with_columns or not args.observations:
+            # Before the empty result, or after the columns of RESULTS.
+            first = columns.index(args.outcome_columns[0])
+            at = len(columns) if args.observations else first
+            columns[at:at] = [name for name in own if name not in columns]
         own = [name for name in own if name in columns and name not in batch.columns]
-        if self.is_large and own:
-            values = read_rows(args.arms, own, places)
-        else:
-            values = self.table[own].iloc[places].reset_index(drop=True)
-        batch = pd.concat([batch, values], axis="columns")
+        batch = pd.concat([batch, self._cells(own, places, args)], axis="columns")
         return batch.reindex(columns=columns), form
 
 
@@ -242,9 +261,14 @@ def read_campaign(args: SuggestOptions) -> Campaign:
         drop_incomplete(table, args)
     settings = feature_columns(table, args)
     own = parquet_columns(args.arms) if is_large else list(table.columns)
-    results, is_failed, rewards, last = read_results(
-        args, args.results_id, settings, own
-    )
+    told, is_failed, controls, last = read_results(args, args.results_id, settings, own)
+    is_control = table[args.id].isin(args.control)
+    if is_control.any():
+        raise InputDataError(
+            "Expected --control to name samples that are not candidates, but "
+            f"{args.arms} has {table[args.id][is_control].iloc[0]!r}. Leave it out."
+        )
+    results = told.results
     results_id = find_column(results.columns, args.results_id)
     arms = table
     found: dict[str, Fingerprints] = {}
@@ -258,7 +282,7 @@ def read_campaign(args: SuggestOptions) -> Campaign:
     available = np.append(_available(arms, args), np.zeros(len(removed), dtype="bool"))
     rows = arms
     if len(removed):
-        rows = pd.concat([pd.concat({args.arms.name: arms}), removed])
+        rows = pd.concat([pd.concat({args.arms.name: arms}), removed.droplevel(1)])
     group = first = np.arange(len(rows))
     if found:  # rows with the same molecules and settings are one candidate
         columns = [*dict.fromkeys([*found, *settings])]
@@ -272,15 +296,15 @@ def read_campaign(args: SuggestOptions) -> Campaign:
     failed = last_failures(indices, is_failed, names)
     available = available[first]
     available[failed] = False
-    kept = (indices >= 0) & ~is_failed
+    rows_of = Rows(results, indices, told.rewards)
+    this, others = by_campaign(rows_of.where((indices >= 0) & ~is_failed), controls)
     num_candidates = int(group[: len(arms)].max()) + 1
     return Campaign(
         table=table.iloc[first[:num_candidates]].assign(**file.typed),
         rows=rows.iloc[first],
         available=available,
-        results=results[kept],
-        indices=indices[kept],
-        rewards=rewards[kept],
+        **this._asdict(),
+        others=others,
         num_failed=int((failed < num_candidates).sum()),
         fingerprints=found,
         id_column=args.id,
@@ -381,13 +405,11 @@ def _identify(
     """
     if not len(results):
         return np.zeros(0, dtype="int64"), arms[:0]
-    is_same_file = [path.resolve() for path in args.observations] == [
-        args.arms.resolve()
-    ]
-    if results_id is None and is_same_file:
+    paths = [path.resolve() for path in (*args.observations, *args.earlier)]
+    if results_id is None and paths == [args.arms.resolve()]:
         rows = results.index.get_level_values(-1)
         return arms.index.get_indexer(rows), arms[:0]
-    names = [f"row {row + 1} of {file}" for file, row in results.index]
+    names = [f"row {row + 1} of {file}" for file, _, row in results.index]
     ids = pd.Series(names, results.index, dtype="str")
     if results_id is not None:  # which not every table of results has
         ids = results[results_id].fillna(ids)
@@ -395,8 +417,11 @@ def _identify(
     is_open = places < 0
     if not is_open.any():
         return places, arms[:0]
-    if not settings or not {*settings} <= {*results.columns}:
-        raise InputDataError(_unknown_id(ids[is_open], "", arms, args))
+    # Of several tables, some may have no settings.
+    lacks = results.reindex(columns=list(settings)).isna()
+    is_lost = is_open & (lacks.all().any() | lacks.all(axis="columns").to_numpy())
+    if is_lost.any():
+        raise InputDataError(_unknown_id(ids[is_lost], "", arms, args))
     places[is_open] = match_settings(results[is_open], arms, settings)
     is_found = is_open & (places >= 0)
     if is_found.any():
@@ -415,7 +440,9 @@ def _identify(
     removed = unknown.loc[
         ~pd.Series(group).duplicated().to_numpy(), [args.id, *settings]
     ]
-    again = removed[args.id].duplicated()
+    # Another campaign may have the same ids.
+    campaigns = removed.index.get_level_values(1)
+    again = pd.MultiIndex.from_arrays([removed[args.id], campaigns]).duplicated()
     if again.any():
         ids = removed[args.id][again]
         raise InputDataError(_unknown_id(ids, " with other settings", arms, args))
@@ -443,7 +470,8 @@ def _unknown_id(
         f"has ids such as {arms[args.id].iloc[0]!r}. Write ids alike in both tables, "
         "as text: spreadsheets drop zeros, shorten numbers and make dates. If the "
         "candidate was removed, put it back (--available keeps it from being chosen), "
-        "remove the row, or write its settings, the same in all rows, beside it."
+        "remove the row, or write its settings, the same in all rows, beside it. If it "
+        f"is a control, pass --control {quoted(ids.iloc[0])} and --group COLUMN."
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,21 @@ from botorch_bkb.cli.arguments import DEFAULT_ID, SuggestOptions
 from botorch_bkb.tables.files import CsvFormat
 
 
+class Rows(NamedTuple):
+    """Results, their candidates (or names of controls), and their rewards.
+
+    The index has the file, the earlier campaign ("" for this one), and the row.
+    """
+
+    results: pd.DataFrame
+    indices: NDArray[Any]
+    rewards: NDArray[np.float64]
+
+    def where(self, kept: NDArray[np.bool_]) -> Rows:
+        """Return those that are kept."""
+        return Rows(self.results[kept], self.indices[kept], self.rewards[kept])
+
+
 class Candidates(Protocol):
     """Candidates, with the measurements so far.
 
@@ -22,9 +38,10 @@ class Candidates(Protocol):
         ids: Their ids, by their numbers.
         num_candidates: Their number, without those that only results have.
         num_available: The number of those that can be chosen.
-        results: The measurements that did not fail.
+        results: The measurements of this campaign that did not fail.
         indices: The candidate of each.
         rewards: The result of each, NaN while it is in flight.
+        others: The results of controls and of earlier campaigns.
         form: The format of a CSV file of predictions.
     """
 
@@ -35,6 +52,7 @@ class Candidates(Protocol):
     results: pd.DataFrame
     indices: NDArray[np.int64]
     rewards: NDArray[np.float64]
+    others: Sequence[Rows] = ()
     form: CsvFormat | None
 
     def exclude(self, bandit: GPBandit) -> Tensor | None:

@@ -26,8 +26,8 @@ from botorch_bkb.cli.campaign import match_ids
 from botorch_bkb.cli.candidates import Candidates
 from botorch_bkb.cli.features import Features, find_slip, LOOKS_NUMERIC, note_forgotten
 from botorch_bkb.cli.molecules import distinguished, read_smiles
-from botorch_bkb.cli.results import last_failures, read_results
-from botorch_bkb.cli.tables import note, read_by_options, unit_trouble
+from botorch_bkb.cli.results import by_campaign, last_failures, read_results
+from botorch_bkb.cli.tables import note, quoted, read_by_options, unit_trouble
 from botorch_bkb.tables.columns import (
     find_column,
     is_numeric,
@@ -90,7 +90,7 @@ class Products(Candidates):
                 f"--category to name some of them, but got {names} and {options}."
             )
         outcomes = args.outcome_columns
-        taken = {*names}.intersection([*args.columns_of_next, *outcomes])
+        taken = {*names}.intersection([*args.columns_of_next, *outcomes, args.group])
         if taken:
             raise InputDataError(
                 f"Expected other names of components than {sorted(taken)}, which are "
@@ -98,7 +98,8 @@ class Products(Candidates):
             )
         found = {name: _read_list(name, text, args) for name, text in args.component}
         lists = {name: own for name, (own, _) in found.items()}
-        results, is_failed, rewards, last = read_results(args, None, names, names)
+        told, is_failed, controls, last = read_results(args, None, names, names)
+        results = told.results
         forms = [last.form, *(form for _, form in found.values())]
         known = {name: len(own) for name, own in lists.items()}
         for name in names:
@@ -119,9 +120,10 @@ class Products(Candidates):
         failed = last_failures(numbers, is_failed, self.ids)
         self.features = Features(self.arms, None, names)
         self.failed = torch.from_numpy(failed)
-        self.results = results[~is_failed]
-        self.indices = numbers[~is_failed]
-        self.rewards = rewards[~is_failed]
+        rows = told._replace(indices=numbers).where(~is_failed)
+        (self.results, self.indices, self.rewards), self.others = by_campaign(
+            rows, controls
+        )
         self.form = next(filter(None, forms), None)
         self.num_candidates = math.prod(known.values())
         self.num_available = self.arms.num_allowed - len(self.failed)
@@ -135,7 +137,7 @@ class Products(Candidates):
         size = f"{self.num_candidates:,} combinations"
         share = ""
         if isinstance(bandit, GPBandit):
-            share = f"{bandit.evaluated_share:.2%} of {size} were evaluated exactly.\n"
+            share = "The search was complete. "
         return f"{share}{size}, {len(bandit.observed_arms):,} of them measured"
 
     @override
@@ -193,8 +195,8 @@ def _read_list(
     if words or table.isna().any(axis=None):
         raise InputDataError(
             f"Expected {path} to have a column of ids and columns of numbers without "
-            f"empty cells, but {words or 'a number'} is not. Pass --smiles {name} for "
-            "molecules, and --drop for columns that are not features."
+            f"empty cells, but {words or 'a number'} is not. Pass --smiles "
+            f"{quoted(name)} for molecules, and --drop for columns of no use."
         )
     note_forgotten(table, args)
     return table.astype("float64"), file.form
@@ -344,6 +346,6 @@ def _names(name: str, names: pd.Series, args: SuggestOptions) -> list[str]:
         raise InputDataError(
             f"Component {name!r} has the element {slip[0]!r}, which {slip[1]}. Write "
             "numbers with a decimal point and without units, and names alike. Pass "
-            f"--category {name} if all elements are names."
+            f"--category {quoted(name)} if all elements are names."
         )
     return list(names)

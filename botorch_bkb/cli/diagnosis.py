@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -55,7 +57,7 @@ class HeldOut:
     """Measurements, and their predictions by fits without their candidates.
 
     Attributes:
-        measured: The ``n`` rewards.
+        measured: The ``n`` rewards, as they would be in a typical group.
         weights: Their ``n`` weights in means of squared errors: an imprecise one says
             little of the model.
         mean: Their ``n`` predictions.
@@ -145,10 +147,14 @@ def diagnose(
     indices: Tensor,
     rewards: Tensor,
     noise: Tensor | None = None,
+    group: Any = None,
+    others: Sequence[Mapping[str, Any]] = (),
 ) -> tuple[str, HeldOut | None]:
     """Describe a bandit's fit to ``n`` measurements; also return held-out predictions.
 
-    ``noise`` are the variances of the measurements, NaN for those not known.
+    ``noise`` are the variances of the measurements, NaN for those not known; ``group``
+    are their groups, None without. ``others`` are the arguments of ``add_observations``
+    for controls and results of earlier campaigns.
     """
     # Those of equal features are one candidate for the model.
     measured, place = bandit._table.first_equal(indices).unique(return_inverse=True)
@@ -161,12 +167,7 @@ def diagnose(
         side, sign = ("below", 1) if bandit.maximize else ("above", -1)
         limit = sign * bandit.warp.median
         parts.append(f"results {side} {limit:.3g} are on a logarithmic scale")
-    features = kernel_features(bandit, measured)
-    _, *details = variance_shares(bandit.covar_module, features)
-    detail_share = sum(share for _, share in details)
-    if detail_share > 0:
-        parts.append(f"rough detail is {detail_share:.0%} of the kernel's variance")
-    held_out = _hold_out(bandit, measured, place, rewards, noise)
+    held_out = _hold_out(bandit, measured, place, rewards, noise, group, others)
     if held_out is not None:
         parts.append(
             "cross-validated correlation between predicted and measured results: "
@@ -175,30 +176,45 @@ def diagnose(
     return "; ".join(parts), held_out
 
 
+def detail_share(bandit: GPBandit) -> float:
+    """Return the share of the kernel's variance between near neighbours."""
+    features = kernel_features(bandit, bandit.observed_arms)
+    _, *details = variance_shares(bandit.covar_module, features)
+    return float(sum(share for _, share in details))
+
+
+def intervals_trouble(held_out: HeldOut) -> str | None:
+    """Return that the model is overconfident, if it is."""
+    if not (held_out.can_judge and held_out.is_too_sure):
+        return None
+    return (
+        f"do not trust the intervals: {held_out.share_inside:.0%} of the results lie "
+        f"inside their 95 % interval, and at least {held_out.least_share:.0%} should"
+    )
+
+
 def fit_trouble(held_out: HeldOut) -> str | None:
     """Return that the fit cannot be told from guessing, if it cannot."""
     chance = CHANCE_QUANTILE / math.sqrt(held_out.num_candidates)
     if held_out.correlation > chance or not held_out.can_judge:
         return None
     return (
-        "the model cannot yet be told from guessing: the cross-validated correlation "
-        f"is {held_out.correlation:.2f}, and chance alone gives up to {chance:.2f}. "
-        "Early on this is normal: continue. If it stays so, check that results and "
-        "candidates belong together, and that the columns hold what the result depends "
-        "on"
+        "the model cannot yet be told from guessing. Early on this is normal: "
+        "continue. If it stays so, check that results and candidates belong together, "
+        "and that the columns hold what the result depends on"
     )
 
 
 def round_effect(
-    held_out: HeldOut, rounds: Sequence[str]
+    held_out: HeldOut, rounds: Sequence[str], advice: str
 ) -> tuple[str, str | None] | None:
     """Return how much of the variance rounds explain beside held-out predictions.
 
     By least squares: results depend on the predictions, since later rounds may have
     better candidates, and on one constant for all rounds, or one for each. The share
     that chance alone gives is subtracted.
-    Returns a description, and a warning if rounds differ as a whole; None if there are
-    too few measurements.
+    Returns a description, and a warning with ``advice`` if rounds differ as a whole;
+    None if there are too few measurements.
     """
     codes, names = pd.factorize(np.asarray(rounds, dtype=object))
     is_of = (codes[:, None] == np.arange(len(names))).astype("float64")
@@ -215,18 +231,15 @@ def round_effect(
     gain = max(errors[0] - errors[1], 0.0)
     share = max(0.0, gain - num_more * by_chance) / ((y - y.mean()) ** 2).sum()
     p_value = special.fdtrc(num_more, num_free, gain / num_more / by_chance)
-    text = f"they explain {share:.0%} of the results' variance beside the candidates"
     if share < SHARE_OF_ROUNDS or p_value > CHANCE_OF_ROUNDS:
-        return text, None
+        return "no difference found (a small one cannot be excluded)", None
+    text = f"{share:.0%} of the differences between results are between rounds"
     shifts = coefficients[:-1] - y.mean()
     low, high = shifts.argmin(), shifts.argmax()
     return text, (
         f"rounds differ as a whole, by {shifts[low]:+.2g} ({names[low]}) to "
         f"{shifts[high]:+.2g} ({names[high]}), and the model takes that for "
-        "differences between candidates. Measure the same few candidates in every "
-        "round (shared controls) and write each result relative to the mean of its "
-        "round's controls. If rounds have similar candidates, write it relative to the "
-        "mean of its round"
+        f"differences between candidates. {advice}"
     )
 
 
@@ -241,23 +254,30 @@ def _hold_out(
     place: Tensor,
     rewards: Tensor,
     known: Tensor | None,
+    group: Any,
+    others: Sequence[Mapping[str, Any]],
 ) -> HeldOut | None:
     """Predict measured candidates by fits without them, unless they are too few."""
     if len(measured) < MIN_CANDIDATES:
         return None
+    known = torch.full_like(rewards, torch.nan) if known is None else known
+    group = np.full(len(rewards), "") if group is None else group
+    is_refitted = len(measured) <= MAX_REFITTED
+    if is_refitted:
+        told = rewards, known, group, others
+        *predicted, rewards = _predict_by_folds(bandit, measured, place, *told)
+    else:
+        rewards = _without_offsets(bandit, rewards, group)
     values, noise = warped(bandit, rewards, known)
+    if not is_refitted:
+        predicted = [*_predict_by_loo(bandit, measured, place, noise)]
     weights = _weights(bandit, noise)
     precisions = sum_replicates(1 / noise, place, len(measured))
     means = sum_replicates(values / noise, place, len(measured)) / precisions
-    is_refitted = len(measured) <= MAX_REFITTED
-    if is_refitted:
-        predicted = _predict_by_folds(bandit, measured, place, rewards, known)
-    else:
-        predicted = _predict_by_loo(bandit, measured, place, noise)
     sums = sum_replicates(weights * rewards, place, len(measured))
     totals = sum_replicates(weights, place, len(measured))
-    others = ((sums.sum() - sums) / (totals.sum() - totals))[place]
-    error_of_mean = np.average((others - rewards).square(), weights=weights) ** 0.5
+    rest = ((sums.sum() - sums) / (totals.sum() - totals))[place]
+    error_of_mean = np.average((rest - rewards).square(), weights=weights) ** 0.5
     # All measurements of a candidate have the same prediction.
     mean = torch.zeros_like(means).index_copy(0, place, predicted[0])
     # A constant prediction has no correlation.
@@ -283,46 +303,70 @@ def _weights(bandit: GPBandit, noise: Tensor) -> Tensor:
     return 1 / (1 + noise / std**2)
 
 
+def _without_offsets(bandit: GPBandit, rewards: Tensor, group: Any) -> Tensor:
+    """Return rewards as in a typical group: without the offsets that a bandit knows."""
+    table = pd.DataFrame(bandit.groups())
+    known = table[table["campaign"] == ""].set_index("group")["offset"].fillna(0.0)
+    return rewards - torch.tensor(known.reindex(group, fill_value=0.0).to_numpy())
+
+
 def _predict_by_folds(
     bandit: GPBandit,
     measured: Tensor,
     indices: Tensor,
     rewards: Tensor,
-    noise: Tensor | None,
+    noise: Tensor,
+    group: Any,
+    others: Sequence[Mapping[str, Any]],
 ) -> Tensor:
-    """Predict ``n`` measurements by fits to the arms of other folds, ``3 x n``.
+    """Predict ``n`` measurements by fits to the arms of other folds, ``4 x n``.
 
+    Means, the ends of intervals, and the rewards without the offsets of their groups.
     Kernel and noise are fitted again: those of the fit to all would predict even pure
     noise with a correlation of 0.3 to 0.5.
     """
-    arms, numbers = bandit.arms, measured
+    arms, row_of = bandit.arms, torch.as_tensor
     if not isinstance(arms, ProductArms):
         # The extreme arms keep the ranges by which features are normalized.
-        arms = arms[torch.cat([measured, extreme_arms(arms)])]
-        numbers = torch.arange(len(measured))
+        old = [each["indices"] for each in others if each["control"] is None]
+        rows = torch.cat([measured, *old, extreme_arms(arms)]).unique()
+        arms, row_of = arms[rows], partial(torch.searchsorted, rows)
+    numbers = row_of(measured)
+    others = [
+        each
+        if each["indices"] is None
+        else {**each, "indices": row_of(each["indices"])}
+        for each in others
+    ]
     generator = torch.Generator().manual_seed(0)
     fold = torch.randperm(len(measured), generator=generator) % NUM_FOLDS
-    predicted = torch.empty(3, len(rewards), dtype=torch.double)
+    predicted = torch.empty(4, len(rewards), dtype=torch.double)
     for number in range(NUM_FOLDS):
         seen = fold[indices] != number
         part = GPBandit(
             arms,
             bandit.kernel_to_learn,
             maximize=bandit.maximize,
+            bounds=bandit.bounds,
             generator=generator,
         )
-        known = torch.full_like(rewards, torch.nan) if noise is None else noise
         part.add_observations(
-            numbers[indices[seen]], rewards[seen], noise_variance=known[seen]
+            numbers[indices[seen]],
+            rewards[seen],
+            noise_variance=noise[seen],
+            group=group[seen.numpy()],
         )
+        for each in others:
+            part.add_observations(**each)
         with warnings.catch_warnings():
             # Warnings of a fit to a part of the data are not for the user.
             warnings.simplefilter("ignore", BotorchWarning)
             part.ask(1)  # fits
         rows = numbers[indices[~seen]]
-        _, variances = warped(part, rewards[~seen], known[~seen])
+        _, variances = warped(part, rewards[~seen], noise[~seen])
+        own = _without_offsets(part, rewards[~seen], group[~seen.numpy()])
         ends = part._interval(rows, variances)
-        predicted[:, ~seen] = torch.stack([part.predict(rows)[0], *ends])
+        predicted[:, ~seen] = torch.stack([part.predict(rows)[0], *ends, own])
     return predicted
 
 
@@ -427,11 +471,11 @@ def decades_trouble(rewards: Tensor, minimize: bool) -> str | None:
     if of_logs >= MUCH_LESS * of_sizes:
         return None
     change = "leave out" if minimize else "pass"
-    before = [f"write results without the minus and {change} --minimize"] * is_negative
-    before += ["write the detection limit in place of 0"] * (len(sizes) < len(values))
+    before = [f"write them without the minus and {change} --minimize"] * is_negative
+    before += ["replace 0 by the detection limit"] * (len(sizes) < len(values))
     return (
         f"results span {np.ptp(logs):.1f} decades, from {sizes.min():g} to "
         f"{sizes.max():g} in size, and the model sees hardly anything but the largest. "
         "Pass --log-reward, which fits their logarithms"
-        + "".join(f". Before, {step}" for step in before)
+        + "".join(f". Logarithms need positive results: {step}" for step in before)
     )

@@ -94,6 +94,8 @@ def table_features(
     rows: pd.DataFrame, molecules: Mapping[str, Fingerprints], args: SuggestOptions
 ) -> Features:
     """Make features of the candidates' columns, by the options of `suggest`."""
+    if rows.index.nlevels == 1:  # messages name the file of a row
+        rows = rows.set_axis(pd.MultiIndex.from_product([[args.arms.name], rows.index]))
     note_forgotten(rows, args)
     smiles, periods = [*molecules], dict(args.cyclic)
     bits = [] if smiles else fingerprint_columns(rows, args)
@@ -232,7 +234,7 @@ def feature_columns(names: Iterable[Hashable], args: SuggestOptions) -> list[str
     """Return the columns of candidates that are features, by the options."""
     # Measurements are often kept in a copy of the candidates' table.
     others = {args.id, *args.drop, *args.outcome_columns}
-    others.update(filter(None, (args.available, args.noise_column)))
+    others.update(filter(None, (args.available, args.noise_column, args.group)))
     return [str(name) for name in names if name not in others]
 
 
@@ -261,16 +263,20 @@ def feature_table(
     """
     gaps = _gaps(table)
     if gaps:
-        first = next(iter(gaps))
-        name = quoted(first)
+        first, bad = next(iter(gaps.items()))
+        name, cell = quoted(first), table[first][bad].iloc[0]
+        has, fill = f"the number {cell}, beyond {MAX_NUMBER:g},", "Correct it"
+        if cell != cell:
+            has = "an empty cell"
+            fill = "If it is a setting, fill it (NA, None and the like count as empty)"
+            fill += ". If the setting does not apply there, write the column's median "
+            fill += f"(or a word such as without, and --category {name}), and add a "
+            fill += "column of yes and no that says so"
+        more = f"Columns with such cells: {listing(list(gaps))}. " * (len(gaps) > 1)
         raise InputDataError(
-            f"Column {first!r} has a missing, infinite or huge value in "
-            f"{row_name(gaps[first])}; columns with such values are "
-            f"{listing(list(gaps))}. Fill it (NA, None and the like count as empty). "
-            "If the setting does not apply there, write the column's median (or a word "
-            f"such as without, and --category {name}), and add a column of yes and no "
-            f"that says so. Or remove the row, or leave columns out by --drop {name}, "
-            "all of them by --drop-incomplete."
+            f"Column {first!r} has {has} in {row_name(bad)}. {more}{fill}. If it is a "
+            f"comment, pass --drop {name}, or --drop-incomplete for all columns with "
+            "such cells. Or remove the row."
         )
     notes: list[str] = []
     features: dict[str, pd.Series] = {}

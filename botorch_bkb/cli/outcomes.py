@@ -128,7 +128,10 @@ def outcome_parts(args: SuggestOptions, campaign: Candidates) -> list[Part]:
 
 
 def outcomes_bandit(
-    args: SuggestOptions, campaign: Candidates, features: Features
+    args: SuggestOptions,
+    campaign: Candidates,
+    features: Features,
+    parts: Sequence[Part],
 ) -> OutcomesBandit:
     """Return the bandit of several outcomes, with all measurements."""
     if args.predictions and campaign.num_candidates > MOST_PRODUCTS and args.component:
@@ -141,15 +144,20 @@ def outcomes_bandit(
         features.arms,
         args.roles,
         covar_module=None if kernel is None else dict.fromkeys(names, kernel),
+        bounds=args.bounds_of,
         max_inducing=args.max_inducing,
         max_repeats=args.max_repeats,
         generator=torch.Generator().manual_seed(args.seed),
     )
     results, indices = campaign.results[names].apply(to_numbers), campaign.indices
     is_open = results.isna().any(axis="columns").to_numpy()
-    bandit.add_observations(indices[~is_open], results[~is_open])
+    group = parts[0].group
+    bandit.add_observations(indices[~is_open], results[~is_open], group=group[~is_open])
+    for part in parts:
+        for each in part.others:
+            bandit.outcomes[part.name].add_observations(**each)
     bandit.add_pending(indices[is_open])
-    bandit.tell(indices[is_open], results[is_open])
+    bandit.tell(indices[is_open], results[is_open], group=group[is_open])
     return bandit
 
 
@@ -212,6 +220,8 @@ def recommended(
             f"There is no model of {listing(unfitted)} yet: it needs "
             f"{MIN_PULLS_TO_FIT} results."
         ]
+    if not len(bandit.observed_arms):
+        return ["No candidate was measured yet. Predictions are from earlier results."]
     front = bandit.pareto_front()  # the best one if there is one objective
     table = predict_outcomes(args, bandit, front, fitted)
     if args.limit and (table[FEASIBLE] < CONFIDENT).any():

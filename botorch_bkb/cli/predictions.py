@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from botorch_bkb.bandits import GPBandit
+from botorch_bkb.bandits.warping import DEVIATIONS_OF_95_PERCENT
 from botorch_bkb.cli.arguments import SuggestOptions
 from botorch_bkb.cli.candidates import Candidates
+from botorch_bkb.cli.tables import in_digits_of
 from botorch_bkb.tables.columns import listing, to_numbers
 
 
@@ -22,6 +24,8 @@ NUM_HITS = 10
 NUM_BEST_SHOWN = 3
 # Combinations in the table of predictions, unless --top names another number.
 NUM_PRODUCTS = 1000
+# An offset of fewer standard deviations may be chance.
+CERTAIN = 2.0
 # Two means are equal if they differ by so many standard deviations.
 EQUAL = 1e-6
 
@@ -41,7 +45,7 @@ def describe_batch(
     batch.insert(0, id_column, ids[repeats.index.to_numpy()])
     if not is_fitted:
         batch = batch.assign(mean=np.nan, std=np.nan, low=np.nan, high=np.nan)
-        return batch.assign(why="explore: no model yet")
+        return batch.assign(why="spread out: no model yet")
     (mean, variance), (low, high) = bandit.predict(arms), bandit._interval(arms)
     std = variance.sqrt()
     columns = {"mean": mean, "std": std, "low": low, "high": high}
@@ -51,19 +55,27 @@ def describe_batch(
 
 def _reasons(bandit: GPBandit, arms: Tensor, mean: Tensor, std: Tensor) -> list[str]:
     """Return why each arm was chosen: for its mean, or for its uncertainty."""
-    best = bandit.predict(torch.tensor([bandit.best_arm()]))[0]
+    best = bandit.predict(torch.tensor([bandit.best_arm()]))[0].item()
     ahead = mean - best if bandit.maximize else best - mean
-    # The standard deviation of tiny rewards may underflow to zero.
-    ahead /= std.clamp_min(torch.finfo(std.dtype).tiny)
     measured = {*bandit.observed_arms.tolist()}
+    of = "so far" if measured else "prediction"
     reasons = []
-    for arm, gap in zip(arms.tolist(), ahead.tolist(), strict=True):
+    # The interval may be narrower than ±, by the warp or bounds of results.
+    low, high = bandit._interval(arms)
+    may_beat = high > best if bandit.maximize else low < best
+    told = arms, mean, std, ahead, may_beat
+    columns = (column.tolist() for column in told)
+    for arm, m, s, gap, could_beat in zip(*columns, strict=True):
+        half, goal = DEVIATIONS_OF_95_PERCENT * s, in_digits_of(best, s)
+        seen = f"{in_digits_of(m, s)} ± {in_digits_of(half, s)}"
         if arm in measured:
             reasons.append("repeat: measured before, and may still be the best")
-        elif gap >= -EQUAL:
-            reasons.append(f"exploit: mean {gap:.1f} std better than the best so far")
+        elif gap >= -EQUAL * s:
+            reasons.append(f"promising: {seen}, best {of} {goal}")
+        elif could_beat:
+            reasons.append(f"uncertain: {seen}, could beat {goal}")
         else:
-            reasons.append(f"explore: mean {-gap:.1f} std worse than the best so far")
+            reasons.append(f"to learn: {seen}, improves the model")
     return reasons
 
 
@@ -104,13 +116,23 @@ def predictions_table(
     return pd.concat([names, table], axis="columns")
 
 
+def settings_shown(
+    args: SuggestOptions, campaign: Candidates, indices: Any
+) -> pd.DataFrame:
+    """Return settings as text; none of combinations, whose names have them."""
+    table = campaign.names_of(indices, args).astype("object")
+    own = table.drop(columns=list(table) if args.component else args.id)
+    texts = own.map(lambda x: f"{x:.15g}" if isinstance(x, float) else f"{x}")
+    return texts.where(own.notna(), "")
+
+
 def when_to_stop(
     bandit: GPBandit, batch: pd.DataFrame, campaign: Candidates, reward: str
 ) -> list[str]:
     """Return what the batch may bring, in three sentences.
 
-    The model knows no limit, such as 100 %: the expected rise is left out if it goes
-    beyond all results and the 95 % interval of the best one.
+    The expected rise is left out if it goes beyond all results and the 95 % interval of
+    the best one, unless the best possible result is known.
     """
     picks = torch.tensor(batch.index.repeat(batch["repeats"]).to_numpy())
     rise, unmeasured, best = bandit.progress(indices=picks)
@@ -118,17 +140,21 @@ def when_to_stop(
     leader, sign = torch.tensor([bandit.best_arm()]), 1 if bandit.maximize else -1
     means = np.append(batch["mean"], bandit.predict(leader)[0])
     seen = np.concatenate([campaign.rewards, *bandit._interval(leader)])
-    better = "raise" if bandit.maximize else "lower"
-    brings = f"is expected to {better} the best predicted mean {reward} by {rise:.2g}"
-    if (sign * means).max() + rise > np.nanmax(sign * seen):
-        brings = f"may {better} the best {reward}, by how much is unknown: "
+    best_mean, better = (sign * means).max(), "raise" if bandit.maximize else "lower"
+    now, then = sign * best_mean, sign * (best_mean + rise)
+    brings = (
+        f"After this batch, the best predicted mean {reward} is expected to be "
+        f"{in_digits_of(then, rise)} (now {in_digits_of(now, rise)})"
+    )
+    is_known = math.isfinite(bandit.bounds[bandit.maximize])
+    if not is_known and best_mean + rise > np.nanmax(sign * seen):
+        brings = f"This batch may {better} the best {reward}, by how much is unknown: "
         brings += "predictions go beyond all results so far"
     return [
-        f"This batch {brings}.",
-        "A candidate without measurement is better than all measured ones with a "
-        f"probability of {100 * unmeasured:.0f} %.",
-        "By the model, the best candidate is with 95 % probability one of "
-        f"{len(best):,}: {names}.",
+        f"{brings}.",
+        f"Chance that something better is still unmeasured: {100 * unmeasured:.0f} %.",
+        f"{len(best):,} of {campaign.num_candidates:,} candidates could still be the "
+        f"best: {names}.",
     ]
 
 
@@ -148,5 +174,37 @@ def best_hits(
     hits = predict(args, bandit, campaign, NUM_HITS)
     hits["id"] = campaign.ids[hits["arm"].to_numpy()]
     hits["results"] = hits["arm"].map(told.size()).fillna(0).astype("int64")
+    shown = settings_shown(args, campaign, hits["arm"].to_numpy())
+    hits["settings"] = shown.to_numpy().tolist()
     hits["told"] = told.mean().reindex(hits["arm"]).to_numpy().tolist()
     return [args.reward_label, *names], hits.to_dict("records")
+
+
+def describe_groups(bandit: Any, args: SuggestOptions) -> list[str]:
+    """Return a sentence on the groups of --group, and one on each earlier campaign."""
+    table = pd.DataFrame(bandit.groups())
+    is_own, lines = table["campaign"] == "", list[str]()
+    if args.group is not None:
+        own, of = table[is_own].set_index("group"), f"roups of column {args.group!r}"
+        offsets = own["offset"]
+        if offsets.isna().all():
+            lines.append(
+                f"G{of}: offsets do not act yet. They need two groups with two results "
+                "each."
+            )
+        elif (offsets.abs() < CERTAIN * own["std"]).all():
+            lines.append(
+                f"No difference between g{of} found (a small one cannot be excluded)."
+            )
+        else:
+            lines.append(
+                f"G{of}: offsets of {args.reward_label} from {offsets.min():+.2g} "
+                f"({offsets.idxmin()}) to {offsets.max():+.2g} ({offsets.idxmax()})."
+            )
+    for row in table[~is_own & (table["group"] == "")].to_dict("records"):
+        worth = f"about {row['worth']:,.0f}" if row["worth"] >= 1 else "less than one"
+        lines.append(
+            f"{row['campaign']}: {row['num_results']:,} results, worth {worth} of this "
+            "campaign's results."
+        )
+    return lines

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import math
 import platform
 import re
 from collections.abc import Callable, Sequence
@@ -32,22 +31,28 @@ from botorch_bkb.bandits.warping import DEVIATIONS_OF_95_PERCENT
 from botorch_bkb.cli.arguments import SuggestOptions
 from botorch_bkb.cli.candidates import Candidates
 from botorch_bkb.cli.diagnosis import (
+    detail_share,
     HeldOut,
     is_fitted,
     kernel_features,
     MIN_CANDIDATES_TO_JUDGE,
     NUM_FOLDS,
 )
+from botorch_bkb.cli.effects import batch_places, ColumnEffects
 from botorch_bkb.cli.features import Features
-from botorch_bkb.cli.predictions import best_hits
-from botorch_bkb.cli.results import noise_variances
+from botorch_bkb.cli.predictions import best_hits, settings_shown
+from botorch_bkb.cli.results import labels, noise_variances, told
+from botorch_bkb.cli.tables import in_digits_of
 from botorch_bkb.integrations.chem import draw_molecules
 from botorch_bkb.models.utils.nystrom import dense_covariance
 from botorch_bkb.models.utils.rows import sum_replicates
 from botorch_bkb.plotting import (
     _best_so_far,
     blank_figure,
+    plot_effect,
     plot_front,
+    plot_importance,
+    plot_places,
     plot_predicted,
     plot_progress,
 )
@@ -64,6 +69,8 @@ from botorch_bkb.tables.columns import (
 NUM_LENGTHSCALES_SHOWN = 10
 # In inches; fonts stay legible if the picture is as wide as a telephone.
 PICTURE_SIZE = (4.5, 3.9)
+# So many of the most important columns, and of the best words, are drawn.
+WORD_HEIGHT, NUM_EFFECTS, NUM_WORDS = 0.22, 12, 16
 # The titles of the columns of the batch.
 COLUMNS = {
     "structure": "structure",
@@ -74,8 +81,6 @@ COLUMNS = {
     "nearest": "nearest measured",
     "why": "why",
 }
-# Numbers with more decimals, or more digits before them, are written with an exponent.
-MAX_DECIMALS = 9
 
 
 @dataclass
@@ -88,7 +93,12 @@ class Part:
         rounds: Those of :func:`read_rounds`.
         bandit: Its model.
         held_out: Predictions of held-out candidates, and warnings, ``problems``.
-        rewards: The results, NaN while in flight, and their noise variances, ``noise``.
+        groups: Sentences on groups and earlier campaigns.
+        effects: What its columns do; None if too little is known.
+        rewards: The results, NaN while in flight, their noise variances, ``noise``, and
+            groups, ``group``.
+        others: The arguments of ``add_observations`` for controls and for results of
+            earlier campaigns.
     """
 
     args: SuggestOptions
@@ -97,6 +107,8 @@ class Part:
     bandit: Any = None
     held_out: HeldOut | None = None
     problems: Sequence[str] = ()
+    groups: Sequence[str] = ()
+    effects: ColumnEffects | None = None
 
     def __post_init__(self) -> None:
         """Read the results."""
@@ -104,9 +116,13 @@ class Part:
         rewards, results = self.campaign.rewards, self.campaign.results
         self.rewards = torch.tensor(rewards)
         self.noise = noise_variances(results, rewards, self.args)
-        told = self.rewards[~self.rewards.isnan()]
-        self.is_fitted = is_fitted(told)
-        is_one_of_several = bool(self.args.roles) and len(told) >= MIN_PULLS_TO_FIT
+        self.group = labels(results, self.args.group).to_numpy()
+        others = [told(rows, self.args) for rows in self.campaign.others]
+        self.others = [each for each in others if len(each["rewards"])]
+        earlier = [each["rewards"] for each in self.others if each["control"] is None]
+        known = torch.cat([self.rewards[~self.rewards.isnan()], *earlier])
+        self.is_fitted = is_fitted(known)
+        is_one_of_several = bool(self.args.roles) and len(known) >= MIN_PULLS_TO_FIT
         self.is_constant = is_one_of_several and not self.is_fitted
 
 
@@ -114,32 +130,43 @@ def read_rounds(args: SuggestOptions, campaign: Candidates) -> pd.DataFrame:
     """Return the ``name`` of the round, its ``key`` and the ``reward`` of each result.
 
     Keys put rounds in the order of their numbers or dates, else of the table. Without
-    ``--round`` each batch size of results is a round.
+    ``--round`` or a column ``round`` each file is a round; of one file, each batch size
+    of rows, failed ones included.
     """
-    observed = ~np.isnan(campaign.rewards)
-    rewards = campaign.rewards[observed]
-    if args.round is None or campaign.results.empty:
-        keys = pd.Series(np.arange(len(rewards)) // args.batch_size)
-        ends = np.minimum((keys + 1) * args.batch_size, len(rewards))
-        names = (keys * args.batch_size + 1).astype("str") + " to " + ends.astype("str")
+    observed, results = ~np.isnan(campaign.rewards), campaign.results
+    rewards, name = campaign.rewards[observed], args.round
+    if name is None and "round" in results:
+        name = "round" if results["round"][observed].notna().all() else None
+    if name is None or results.empty:
+        files = results.index.get_level_values(0)
+        if files.nunique() > 1:
+            names, by = pd.Series(files), "Each file is a round."
+            keys = pd.Series(pd.factorize(files)[0])
+        else:
+            keys = pd.Series(np.arange(len(results)) // args.batch_size)
+            names = keys + 1
+            by = f"Each round has {args.batch_size:,} results (--batch-size), in the "
+            by += "order of the table. --round names a column of rounds."
+        keys, names = keys[observed], names[observed]
     else:
-        require_column(campaign.results, args.round, args.observations[-1], "--round")
-        column = campaign.results[args.round]
+        by = f"Column {name} has the rounds."
+        require_column(results, name, args.observations[-1], "--round")
+        column = results[name]
         missing = column.isna() & observed
         if missing.any():
             raise InputDataError(
                 f"{args.results_name} has no round in {row_name(missing)}, column "
-                f"{args.round!r}. Fill it, or leave out --round."
+                f"{name!r}. Fill it, or leave out --round."
             )
-        column = column[observed]
-        if is_numeric(column):
-            names, keys = column.map("{:.15g}".format), to_numbers(column)
-        else:
-            names = column.astype("str")
-            dates = days(names)
+        names = labels(results[observed], name)
+        keys = to_numbers(column[observed])
+        if not is_numeric(column):
+            dates = days(names.astype("str"))
             keys = pd.Series(pd.factorize(names)[0]) if dates is None else dates
-    rounds = {"name": names.to_numpy(), "key": keys.to_numpy(), "reward": rewards}
-    return pd.DataFrame(rounds)
+    told = {"name": np.asarray(names), "key": np.asarray(keys), "reward": rewards}
+    rounds = pd.DataFrame(told)
+    rounds.attrs["by"] = by
+    return rounds
 
 
 def report_page(
@@ -157,20 +184,28 @@ def report_page(
     indices = torch.from_numpy(campaign.indices)[observed]
     rewards = torch.from_numpy(campaign.rewards)[observed]
     picks = batch.dropna(axis="columns", how="all").rename(columns={args.id: "id"})
+    settings = settings_shown(args, campaign, batch.index.to_numpy())
+    picks["settings"] = settings.to_numpy().tolist()
     if args.smiles and not args.component:
         # A dot separates the molecules of several columns.
         molecules = campaign.columns_of(batch.index.to_numpy())[args.smiles]
         structures = draw_molecules(list(molecules.agg(".".join, axis="columns")))
         picks["structure"] = list(map(_data_uri, structures))
     is_fitted = "mean" in picks
-    content: dict[str, Any] = {"parts": list(map(_pictures, parts))}
+    content: dict[str, Any] = {"parts": list(map(_pictures, parts)), "best": None}
     if args.roles:
         content["fronts"] = _fronts(args, bandit, campaign, batch, parts)
         picks["cells"] = pd.Series(outcome_cells(args, batch), picks.index)
-        titles = ["id", *(t for name in args.roles for t in (name, "95 % interval"))]
+        titles = [
+            "id",
+            *settings,
+            *(t for name in args.roles for t in (name, "95 % interval")),
+        ]
         titles += ["limits hold"] if args.limit else []
         content["titles"] = titles
     if is_fitted:
+        content["outcomes"], content["hits"] = best_hits(args, bandit, campaign)
+    if is_fitted and len(indices):
         arms = torch.tensor(batch.index.to_numpy())
         nearest = nearest_measured(bandit, arms, indices, rewards)
         picks["nearest"] = ids[nearest["arm"]]
@@ -178,8 +213,11 @@ def report_page(
         best = bandit.best_arm()
         mean, variance = bandit.predict(torch.tensor([best]))
         std = variance.sqrt().item()
-        content["outcomes"], content["hits"] = best_hits(args, bandit, campaign)
         content["best"] = {"id": ids[best], "mean": mean.item(), "std": std}
+    places, words = batch_places(parts, features, campaign, batch.index.to_numpy())
+    if words:
+        content["places"] = _draw(plot_places, places, words)
+        content["axes"] = [*words]
     columns = {"id": args.id, **COLUMNS}
     return _template().render(
         content,
@@ -192,6 +230,7 @@ def report_page(
         assumed=_assumed(args, parts, features),
         columns={name: title for name, title in columns.items() if name in picks},
         picks=picks.to_dict("records"),
+        settings=list(settings),
     )
 
 
@@ -218,6 +257,9 @@ def _assumed(
             continue
         variance = part.bandit.noise_variance
         model = describe_kernel(part.bandit.covar_module, features)
+        if len(part.bandit.observed_arms):
+            share = f"{100 * detail_share(part.bandit):.0f} % of the differences"
+            model["between near neighbours"] = share
         known = f"without one in column {args.noise_column}"
         model["noise of a single measurement"] = (
             f"standard deviation {variance**0.5:.4g}, variance {variance:.4g}, the "
@@ -287,23 +329,11 @@ def describe_kernel(kernel: Kernel, features: Features) -> dict[str, Any]:
     return described
 
 
-def in_digits_of(value: float, std: float) -> str:
-    """Return a number down to the second digit of its standard deviation.
-
-    Ten digits if that is zero or infinite.
-    """
-    if not 0 < std < math.inf:
-        return f"{value:.10g}"
-    num_decimals = 1 - math.floor(math.log10(std))
-    size = math.floor(math.log10(abs(value))) if value else 0
-    if num_decimals > MAX_DECIMALS or size > MAX_DECIMALS:
-        return f"{value:.{min(max(size + num_decimals, 1), 15)}e}"
-    return f"{value:.{max(num_decimals, 0)}f}"
-
-
 def _pictures(part: Part) -> dict[str, Any]:
     """Return a part of the page with its pictures, and what describes the first one."""
-    pictures = {"of": part, "num_results": len(part.rounds)}
+    rows = pd.DataFrame(part.bandit.groups() if part.groups else {}).to_dict("records")
+    acting = [row for row in rows if row["group"] and row["std"] > 0]
+    pictures = {"of": part, "num_results": len(part.rounds), "groups": acting}
     if part.rounds.empty:
         return pictures
     rewards = [rows["reward"].to_numpy() for _, rows in part.rounds.groupby("key")]
@@ -312,7 +342,8 @@ def _pictures(part: Part) -> dict[str, Any]:
     target, maximize = next(iter(values), None), not part.args.minimize
     best = _best_so_far(rewards, maximize, target)
     limits = [role.limit for role in roles if isinstance(role, Limit)]
-    goal = {"maximize": maximize, "target": target, "limits": limits}
+    goal: dict[str, Any] = {"maximize": maximize, "target": target, "limits": limits}
+    goal["reward"] = part.name
     pictures |= {
         "num_rounds": len(rewards),
         "best_first": best[0],
@@ -324,7 +355,29 @@ def _pictures(part: Part) -> dict[str, Any]:
     held_out = part.held_out
     if held_out is not None:
         drawn = (held_out.measured, held_out.mean, held_out.low, held_out.high)
-        pictures["predicted"] = _draw(plot_predicted, *drawn)
+        pictures["predicted"] = _draw(plot_predicted, *drawn, reward=part.name)
+    if part.effects is not None:
+        shares = part.effects.shares[:NUM_EFFECTS]
+        size = PICTURE_SIZE[0], 1.4 + WORD_HEIGHT * len(shares)
+        pictures["importance"] = _draw(plot_importance, shares, size=size)
+        pictures["effects"] = _effects(part.effects, part.name)
+    return pictures
+
+
+def _effects(effects: ColumnEffects, reward: str) -> list[dict[str, Any]]:
+    """Return a picture of each column, all of them over the same range of results."""
+    shown = dict([*effects.tables.items()][:NUM_EFFECTS])
+    ends = pd.concat([pd.DataFrame(columns=["low", "high"]), *shown.values()])
+    limits, pictures = (ends["low"].min(), ends["high"].max()), []
+    for name, table in shown.items():
+        words = (
+            [] if is_numeric(table["value"]) else table["value"].tolist()[:NUM_WORDS]
+        )
+        options: dict[str, Any] = {"column": name, "reward": reward, "limits": limits}
+        options["size"] = 3.6, 1 + WORD_HEIGHT * (len(words) or 6)
+        drawn = _draw(plot_effect, table[: len(words) or None], **options)
+        own = {"name": name, "words": words, "num_values": len(table)}
+        pictures.append({**own, "picture": drawn})
     return pictures
 
 
@@ -353,11 +406,18 @@ def _fronts(
     return fronts
 
 
-def _draw(plot: Callable[..., object], *data: Any, **options: Any) -> str:
-    """Return a picture with the legend above it."""
-    figure = blank_figure(*PICTURE_SIZE)
-    plot(figure.subplots(), *data, **options)
-    figure.legend(loc="outside upper left", ncols=2, frameon=False, fontsize="small")
+def _draw(
+    plot: Callable[..., Any],
+    *data: Any,
+    size: tuple[float, float] = PICTURE_SIZE,
+    **options: Any,
+) -> str:
+    """Return a picture with the legend, if it has one, above it."""
+    figure = blank_figure(*size)
+    axes = plot(figure.subplots(), *data, **options)
+    if axes.get_legend_handles_labels()[0]:
+        marks = {"ncols": 2, "frameon": False, "fontsize": "small"}
+        figure.legend(loc="outside upper left", **marks)
     file = io.StringIO()
     figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     return _data_uri(file.getvalue())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from botorch.exceptions.errors import InputDataError
 from numpy.typing import NDArray
 
 from botorch_bkb.cli.arguments import DEFAULT_ID, SuggestOptions
+from botorch_bkb.cli.candidates import Rows
 from botorch_bkb.cli.tables import note, read_by_options, reward_column
 from botorch_bkb.desirability import Desirability
 from botorch_bkb.tables.columns import (
@@ -39,51 +41,101 @@ def read_results(
     results_id: str | None,
     settings: Sequence[str],
     own: Sequence[str],
-) -> tuple[pd.DataFrame, NDArray[np.bool_], NDArray[np.float64], Table]:
+) -> tuple[Rows, NDArray[np.bool_], Rows, Table]:
     """Read and check the measurements; no file, or one without rows, means none so far.
 
     Candidates are found by their ids, or by ``settings`` without ``results_id``. Their
     table has the columns ``own``.
-    Returns the rows of all files, with the file's name in the index; which of them say
-    that the measurement failed; their rewards, NaN in flight; and the last table.
+    Returns the rows of all files, without candidates yet; which of them say that the
+    measurement failed; the rows of controls; and the last table of this campaign.
     """
-    paths = args.observations
+    paths = [*args.observations, *args.earlier]
     if len({path.resolve() for path in paths}) < len(paths):
         raise InputDataError(
-            f"--observations names a table twice: {args.results_name}. Name each once."
+            f"A table of results is named twice: {args.results_name}. Name each once."
         )
     tables = [_read_result(path, args, results_id, settings) for path in paths]
     if args.sheet:
         raise InputDataError(f"No table needs --sheet {args.sheet[0]!r}. Leave it out.")
-    if not tables:
-        columns = [*(settings if results_id is None else [results_id])]
-        columns += args.outcome_columns
-        results = pd.DataFrame(columns=columns, dtype="float64")
-        tables = [Table(results)]
-    else:
-        # They may name the ids in another case, or have none.
-        ids = [find_column(table.frame.columns, results_id) for table in tables]
-        name = next(filter(None, reversed(ids)), None)
-        frames = [
-            table.frame
-            if own_id is None
-            else table.frame.rename(columns={own_id: name})
-            for table, own_id in zip(tables, ids, strict=True)
-        ]
-        names = [path.name for path in paths]
-        keys = names if len({*names}) == len(names) else [*map(str, paths)]
-        results = pd.concat(frames, keys=keys)
+    columns = [*(settings if results_id is None else [results_id])]
+    empty = Table(pd.DataFrame(columns=[*columns, *args.outcome_columns], dtype=float))
+    last = [empty, *tables][len(args.observations)]
+    tables = tables or [empty]
+    # They may name the ids in another case, or have none.
+    ids = [find_column(table.frame.columns, results_id) for table in tables]
+    name = next(filter(None, reversed(ids)), None)
+    frames = [
+        table.frame if own_id is None else table.frame.rename(columns={own_id: name})
+        for table, own_id in zip(tables, ids, strict=True)
+    ]
+    names = [path.name for path in paths] or [""]
+    names = names if len({*names}) == len(names) else [*map(str, paths)]
+    stems = [os.path.splitext(name.removesuffix(".gz"))[0] for name in names]
+    stems[: len(args.observations)] = [""] * len(args.observations)
+    results = pd.concat(frames, keys=[*zip(names, stems, strict=True)])
     found = find_column(results.columns, results_id)
+    samples = _samples(results, found, args)
+    used = [found, f"{samples.name}", args.round, args.group, args.noise_column]
+    if {*args.columns_of_next} <= {*results}:  # a batch that was filled in
+        used += args.columns_of_next
     _note_unused_columns(
-        results,
-        [*own, found, *args.outcome_columns, args.round, args.noise_column],
-        takes_noise=not args.roles,
+        results, [*own, *args.outcome_columns, *used], takes_noise=not args.roles
     )
     _check_copies(results, args)
     _check_output(args, results, found, own)
     rewards = _read_rewards(results, args).to_numpy(dtype="float64")
-    is_failed = [table.frame.index.isin(table.failed) for table in tables]
-    return results, np.concatenate(is_failed), rewards, tables[-1]
+    is_failed = np.concatenate([each.frame.index.isin(each.failed) for each in tables])
+    rows = Rows(results, samples.to_numpy(), rewards)
+    is_control = samples.isin(args.control).to_numpy()
+    controls = rows.where(is_control & ~is_failed)
+    return rows.where(~is_control), is_failed[~is_control], controls, last
+
+
+def _samples(
+    results: pd.DataFrame, results_id: str | None, args: SuggestOptions
+) -> pd.Series:
+    """Return the ids of results, some of them those of --control; empty without it."""
+    names = (results_id, args.id, DEFAULT_ID) if args.control else ()
+    column = next((name for name in names if name in results), None)
+    ids = pd.Series("", results.index) if column is None else results[column]
+    for name in args.control:
+        if not ids.eq(name).any():
+            raise InputDataError(
+                f"Expected results with the id {name!r} of --control in a column "
+                f"{column or DEFAULT_ID!r}, but there are none. Correct the name, or "
+                "leave out the option."
+            )
+    return ids
+
+
+def by_campaign(rows: Rows, controls: Rows) -> tuple[Rows, list[Rows]]:
+    """Return the results of this campaign, and those of earlier ones and controls."""
+    is_earlier = rows.results.index.get_level_values(1) != ""
+    return rows.where(~is_earlier), [rows.where(is_earlier), controls]
+
+
+def told(rows: Rows, args: SuggestOptions) -> dict[str, Any]:
+    """Return arguments of ``add_observations`` for the results with a reward."""
+    if args.roles:  # one of them, as if it were the only one
+        rewards = to_numbers(rows.results[args.reward_label]).to_numpy(copy=True)
+        rows = rows._replace(rewards=rewards)
+    results, indices, rewards = rows.where(~np.isnan(rows.rewards))
+    is_control = indices.dtype.kind != "i"
+    return {
+        "indices": None if is_control else torch.from_numpy(indices),
+        "control": indices if is_control else None,
+        "rewards": torch.from_numpy(rewards),
+        "noise_variance": noise_variances(results, rewards, args),
+        "group": labels(results, args.group).to_numpy(),
+        "campaign": results.index.get_level_values(1).to_numpy(),
+    }
+
+
+def labels(results: pd.DataFrame, name: str | None) -> pd.Series:
+    """Return the cells of a column as text, empty if they are or there is no such."""
+    cells = results.get(name, pd.Series("", results.index)).astype("object")
+    texts = cells.map(lambda cell: cell if isinstance(cell, str) else f"{cell:.15g}")
+    return texts.where(cells.notna(), "")
 
 
 def last_failures(
@@ -112,7 +164,9 @@ def _read_result(
     path: Path, args: SuggestOptions, results_id: str | None, settings: Sequence[str]
 ) -> Table:
     """Read one of the tables of results."""
+    is_earlier = path in args.earlier
     first = "In the first round, without results, leave out --observations."
+    first = "Without results, leave out --earlier." if is_earlier else first
     if not path.is_file():
         raise InputDataError(f"There is no table at {path}. Correct the name. {first}")
     table = read_by_options(path, args)
@@ -122,8 +176,10 @@ def _read_result(
     outcomes = args.outcome_columns
     for name in outcomes:
         require_column(frame, name, path, args.outcome_option)
-    if args.noise_column is not None:
-        require_column(frame, args.noise_column, path, "--noise-std")
+    of_own = {"--noise-std": args.noise_column, "--group": args.group}
+    for option, own in of_own.items():
+        if own is not None and not is_earlier:
+            require_column(frame, own, path, option)
     column = find_column(frame.columns, results_id)
     lacks = [name for name in settings if name not in frame.columns]
     if column is not None:
@@ -135,14 +191,16 @@ def _read_result(
             f"its columns {list(frame.columns)} by --id or --results-id, add the "
             "missing columns, or leave them out by --drop."
         )
+    is_failed = frame.index.isin(table.failed)
+    is_measured = frame[outcomes].notna().any(axis="columns")
+    if is_earlier:
+        return replace(table, frame=frame[is_measured & ~is_failed])
     is_same_file = path.resolve() == args.arms.resolve()
     if is_same_file and table.sheet != args.arms_sheet:
         args.arms /= args.arms_sheet  # which is another table from now on
     elif is_same_file:
         # An empty result here is a candidate, not a measurement in flight.
-        is_measured = frame[outcomes].notna().any(axis="columns")
-        is_measured |= frame.index.isin(table.failed)
-        return replace(table, frame=frame[is_measured])
+        return replace(table, frame=frame[is_measured | is_failed])
     return table
 
 
@@ -272,7 +330,10 @@ def _check_output(
         raise InputDataError(
             f"--output {path} exists, and is not a batch of suggest: {error} {remedy}"
         ) from error
-    written = {results_id, args.id, *args.columns_of_next, *own} - {*outcomes}
+    # The settings, those that the candidates no longer have included.
+    before = frame.columns.get_loc("repeats") if "repeats" in frame else 0
+    settings = [*own, *frame.columns[:before]]
+    written = {results_id, args.id, *args.columns_of_next, *settings} - {*outcomes}
     filled = frame[[name for name in frame.columns if name not in written]]
     is_lost = filled.notna().any(axis="columns") | frame.index.isin(table.failed)
     keys = [name for name in own if name in frame and name != args.id]

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import torch
 from botorch.exceptions.errors import InputDataError
-from botorch.test_functions.synthetic import Hartmann
+from botorch.test_functions.synthetic import Michalewicz
 from torch import Tensor
 from tqdm import tqdm
 
@@ -31,7 +31,7 @@ from botorch_bkb.test_functions.finite_arm import standardized
 
 # The share of the candidates that a search should find.
 BEST_SHARE = 0.01
-DEMO_BATCH_SIZE = 5
+DEMO_BATCH_SIZE = 10
 DEMO_NOISE_STD = 0.2
 DEMO_POLICIES = {"GPBandit": None, "greedy": EpsilonGreedyPolicy(0.0)}
 
@@ -76,11 +76,11 @@ def run(args: SimulateOptions) -> None:
 
 
 def run_demo(args: DemoOptions) -> None:
-    """Run campaigns on Hartmann-6: a bandit and a greedy policy."""
+    """Run campaigns on a function with several peaks: a bandit and a greedy policy."""
     check_folder(args.output)
     generator = torch.Generator().manual_seed(args.seed)
     problem = FiniteArmProblem.from_test_function(
-        Hartmann(dim=6), args.num_arms, noise_std=DEMO_NOISE_STD, generator=generator
+        Michalewicz(), args.num_arms, noise_std=DEMO_NOISE_STD, generator=generator
     )
     rounds, recommended = [], ""
     names = [f"candidate {arm:,}" for arm in range(args.num_arms)]
@@ -104,7 +104,7 @@ def run_demo(args: DemoOptions) -> None:
         pd.concat(rounds, ignore_index=True),
         problem,
         args.output,
-        title=f"Hartmann-6, {args.num_arms:,} candidates, {args.horizon:,} "
+        title=f"Michalewicz-2, {args.num_arms:,} candidates, {args.horizon:,} "
         f"measurements in batches of {DEMO_BATCH_SIZE}, noise {DEMO_NOISE_STD}",
         recommended=recommended,
     )

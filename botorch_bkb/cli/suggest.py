@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import warnings
 from collections.abc import Sequence
@@ -18,7 +19,12 @@ from botorch_bkb.arms.table import as_arms
 from botorch_bkb.bandits import GPBandit
 from botorch_bkb.bandits.base import Array
 from botorch_bkb.bandits.warping import DEVIATIONS_OF_95_PERCENT
-from botorch_bkb.cli.arguments import BATCH_SIZE, KernelName, SuggestOptions
+from botorch_bkb.cli.arguments import (
+    BATCH_SIZE,
+    by_option,
+    KernelName,
+    SuggestOptions,
+)
 from botorch_bkb.cli.campaign import read_campaign
 from botorch_bkb.cli.candidates import Candidates
 from botorch_bkb.cli.components import Products
@@ -26,10 +32,13 @@ from botorch_bkb.cli.diagnosis import (
     decades_trouble,
     diagnose,
     fit_trouble,
+    intervals_trouble,
+    is_fitted,
     MIN_CANDIDATES_TO_JUDGE,
     reward_trouble,
     round_effect,
 )
+from botorch_bkb.cli.effects import column_effects
 from botorch_bkb.cli.features import Features
 from botorch_bkb.cli.outcomes import (
     best_outcomes,
@@ -41,11 +50,16 @@ from botorch_bkb.cli.outcomes import (
     read_roles,
     recommended,
 )
-from botorch_bkb.cli.predictions import describe_batch, predictions_table, when_to_stop
-from botorch_bkb.cli.report import in_digits_of, Part, report_page
-from botorch_bkb.cli.tables import note, status, unit_trouble
+from botorch_bkb.cli.predictions import (
+    describe_batch,
+    describe_groups,
+    predictions_table,
+    when_to_stop,
+)
+from botorch_bkb.cli.report import Part, report_page
+from botorch_bkb.cli.tables import in_digits_of, note, quoted, status, unit_trouble
 from botorch_bkb.desirability import Desirability
-from botorch_bkb.tables.columns import to_numbers
+from botorch_bkb.tables.columns import listing, to_numbers
 from botorch_bkb.tables.files import KINDS, require_own, table_kind, write_table
 
 
@@ -55,6 +69,7 @@ MARKS = {
     "report": "<title>Next batch for ",
     "predictions": ",mean,std,low,high,probability_best(,probability_[a-z]*)?$"
     "|,[^,]+_std,[^,]+_low,[^,]+_high(,probability_feasible)?$",
+    "output": "^# Options of suggest",
 }
 
 
@@ -72,8 +87,8 @@ def run(args: SuggestOptions) -> None:
         path.resolve() for path in args.observations
     ]:
         note(
-            f"{args.arms.name} has a column {own[0]!r}, which is not read: "
-            "results come from --observations, which may be the same file"
+            f"the column {own[0]!r} of the candidates is ignored. To use its results, "
+            f"add --observations {quoted(args.arms)}"
         )
     features = campaign.features(args)
     campaign.check_left(features, args)
@@ -88,6 +103,15 @@ def _check_options(args: SuggestOptions) -> None:
     if args.arms is None and not args.component and files:
         args.minimize[args.minimize.index(files[-1])] = ""
         args.arms = Path(files[-1])
+    elif args.arms is None and not args.component and len(args.observations) > 1:
+        args.arms = args.observations.pop()
+    # Windows leaves patterns as they are. Excel locks a table by a file ~$.
+    args.observations = [
+        Path(name)
+        for path in args.observations
+        for name in (not path.exists() and sorted(glob.glob(f"{path}"))) or [f"{path}"]
+        if not Path(name).name.startswith("~$")
+    ]
     if (args.arms is None) == (not args.component):
         raise InputDataError(
             "Expected either a table CANDIDATES or lists of components (--component), "
@@ -101,7 +125,6 @@ def _check_options(args: SuggestOptions) -> None:
             "cyclic": args.cyclic,
             "available": args.available,
             "drop-incomplete": args.drop_incomplete,
-            "with-columns": args.with_columns,
         }
         for name, value in of_tables.items():
             if value:
@@ -114,6 +137,11 @@ def _check_options(args: SuggestOptions) -> None:
             f"--id {args.id!r} is a column that the batch has of its own. Rename it in "
             "the tables."
         )
+    if args.control and args.group is None:
+        raise InputDataError(
+            "--control needs --group COLUMN: controls tell how groups of results "
+            "differ, such as plates. Pass it, or leave out --control."
+        )
     _check_files(args)
 
 
@@ -123,8 +151,16 @@ def _check_reward(args: SuggestOptions) -> None:
     read_roles(args)
     if not args.objective:
         args.reward = args.reward or "reward"
+        known, only = args.outcome_columns, "" if args.roles else args.reward
+        columns = [name or only for name, *_ in args.bounds]
+        if not {*columns} <= {*known} or len({*columns}) < len(columns):
+            given = [name or "one without a column" for name in columns]
+            raise InputDataError(
+                f"Expected --bounds of {listing(known)}, at most one of each, but got "
+                f"{listing(given)}. Write COLUMN=LOW:HIGH."
+            )
         return
-    others = {"reward": args.reward, "minimize": args.minimize}
+    others = {"reward": args.reward, "minimize": args.minimize, "bounds": args.bounds}
     for name, value in {**others, "log-reward": args.log_reward}.items():
         if value:
             raise InputDataError(
@@ -162,7 +198,8 @@ def _check_files(args: SuggestOptions) -> None:
             f"--log-reward, but got {threshold:g}."
         )
     lists = [Path(text) for _, text in args.component if os.path.isfile(text)]
-    tables = [path.resolve() for path in (args.arms, *args.observations, *lists)]
+    paths = args.arms, *args.observations, *args.earlier, *lists
+    tables = [path.resolve() for path in paths]
     files = {"output": args.output, "report": args.report}
     for name, path in {**files, "predictions": args.predictions}.items():
         if path is None:
@@ -176,11 +213,26 @@ def _check_files(args: SuggestOptions) -> None:
         if path.is_dir():
             raise InputDataError(f"--{name} {path} is a folder. Name a file.")
         if name in MARKS:
-            require_own(f"--{name}", path, MARKS[name], args.separator)
+            own = _options_file(args) if name == "output" else path
+            require_own(f"--{name}", own, MARKS[name], args.separator)
         if name != "output" and not path.parent.is_dir():
             raise InputDataError(
                 f"There is no folder {path.parent} for --{name}. Make it first."
             )
+
+
+def _options_file(args: SuggestOptions) -> Path:
+    """Return the file of the options that repeat this run."""
+    return args.output.with_suffix(".options.txt")
+
+
+def _write_options(args: SuggestOptions) -> None:
+    """Write the options of this run, one a line, and say how to repeat it."""
+    lines = [" ".join(map(quoted, group)) for group in by_option(args.words)]
+    path = _options_file(args)
+    text = "\n".join(["# Options of suggest, one a line", *filter(None, lines), ""])
+    path.write_text(text, encoding="utf-8")
+    print(f"To repeat this: suggest {quoted(f'@{path}')}")
 
 
 def _suggest(args: SuggestOptions, campaign: Candidates, features: Features) -> None:
@@ -190,11 +242,13 @@ def _suggest(args: SuggestOptions, campaign: Candidates, features: Features) -> 
     fitted = [part.name for part in parts if part.is_fitted or part.is_constant]
     bandit: Any
     if args.roles:
-        bandit = outcomes_bandit(args, campaign, features)
+        bandit = outcomes_bandit(args, campaign, features, parts)
         models = list(bandit.outcomes.values())
     else:
         indices, rewards = torch.tensor(campaign.indices), parts[0].rewards
         options = {"seed": args.seed, **bandit_options(args, features)}
+        options |= {"group": parts[0].group, "others": parts[0].others}
+        options["bounds"] = next(iter(args.bounds_of.values()), None)
         bandit = suggestion_bandit(
             features.arms, indices, rewards, parts[0].noise, **options
         )
@@ -209,13 +263,16 @@ def _suggest(args: SuggestOptions, campaign: Candidates, features: Features) -> 
     else:
         own = campaign.ids, campaign.id_column, bool(fitted)
         batch = describe_batch(bandit, picks, *own)
-    outcomes = [*args.roles] or [name for name, _ in args.objective]
+    outcomes = [name for name in args.outcome_columns if name not in batch]
     empty = batch.assign(**dict.fromkeys(outcomes, np.nan))
     table, form = campaign.next_table(empty, picks, args)
     write_table(table, args.output, form)
     for part, model in zip(parts, models, strict=True):
         part.bandit = model
         _print_fit(part)
+        part.effects = column_effects(part, features, campaign)
+        if part.effects is not None:
+            print(part.effects.sentence(f" for {part.name}" if args.roles else ""))
     stop = print_summary(bandit, batch, campaign, args, fitted)
     print(f"\nWrote {args.output}")
     if args.predictions is not None:
@@ -229,6 +286,8 @@ def _suggest(args: SuggestOptions, campaign: Candidates, features: Features) -> 
         page = report_page(args, bandit, campaign, batch, features, parts, stop)
         args.report.write_text(page, encoding="utf-8")
         print(f"Wrote {args.report}")
+    if args.words:
+        _write_options(args)
 
 
 def _choose(
@@ -282,6 +341,8 @@ def suggestion_bandit(
     *,
     seed: int,
     kernel: KernelName | None = None,
+    group: Any = None,
+    others: Sequence[dict[str, Any]] = (),
     **options: Any,
 ) -> GPBandit:
     """Return the bandit that chooses the next batch, with all measurements.
@@ -293,13 +354,21 @@ def suggestion_bandit(
         noise: Their ``n`` noise variances, NaN for those not known; None if none is.
         seed: The source of all randomness.
         kernel: The kernel to learn; None for the bandit's default.
+        group: The measurements' ``n`` groups; None for none.
+        others: The arguments of ``add_observations`` for controls and for results of
+            earlier campaigns.
         options: Others of :class:`~botorch_bkb.GPBandit`.
     """
     told = ~rewards.isnan()
     generator = torch.Generator().manual_seed(seed)
     bandit = GPBandit(arms, KERNELS.get(kernel or ""), generator=generator, **options)
     known = None if noise is None else noise[told]
-    bandit.add_observations(indices[told], rewards[told], noise_variance=known)
+    own = None if group is None else group[told.numpy()]
+    bandit.add_observations(
+        indices[told], rewards[told], noise_variance=known, group=own
+    )
+    for each in others:
+        bandit.add_observations(**each)
     bandit.add_pending(indices[~told])
     return bandit
 
@@ -375,7 +444,7 @@ def print_summary(
     if args.roles:
         stop = recommended(args, bandit, campaign, fitted)
         print(*stop, sep="\n")
-    elif fitted:
+    elif fitted and len(bandit.observed_arms):
         ids, best = campaign.ids, bandit.best_arm()
         mean, variance = bandit.predict(torch.tensor([best]))
         std = variance.sqrt().item()
@@ -409,12 +478,14 @@ def print_summary(
 def _print_fit(part: Part) -> None:
     """Print a description of the fit; keep held-out predictions and warnings."""
     args, campaign, bandit = part.args, part.campaign, part.bandit
-    of = f" of {part.name}" if args.roles else ""
+    of, before = (f" of {part.name}", f"{part.name}: ") if args.roles else ("", "")
     is_told = ~part.rewards.isnan()
     indices = torch.from_numpy(campaign.indices)[is_told]
     rewards, noise = part.rewards[is_told], part.noise[is_told]
+    group = part.group[is_told.numpy()]
     names = list(campaign.ids[indices.numpy()])
-    files = campaign.results.groupby(level=0, sort=False)
+    tables = [campaign.results, *(rows.results for rows in campaign.others)]
+    files = pd.concat(tables).groupby(level=0, sort=False)
     troubles: list[str | None] = [
         unit_trouble(name, dict(iter(files[name]))) for name in args.outcome_columns
     ]
@@ -426,18 +497,28 @@ def _print_fit(part: Part) -> None:
     outcomes = torch.tensor(told[is_told.numpy()].to_numpy().T)
     marks = reward_trouble(bandit, rewards, noise, names, log_reward, [*outcomes])
     troubles.append(marks)
-    if part.is_fitted:
+    if is_fitted(rewards):
         status("Checking the fit", args.quiet)
-        text, part.held_out = diagnose(bandit, indices, rewards, noise)
+        text, part.held_out = diagnose(
+            bandit, indices, rewards, noise, group, part.others
+        )
         print(f"Fit{of}: {text}.")
+    if bandit.num_pulls and (args.group is not None or args.earlier):
+        part.groups = describe_groups(bandit, args)
+        print(*(f"{before}{line}" for line in part.groups), sep="\n")
     if part.held_out is not None:
         troubles.append(fit_trouble(part.held_out))
         effect = None
-        if args.round is not None:
-            effect = round_effect(part.held_out, part.rounds["name"].tolist())
+        if args.round not in (None, args.group):
+            instead = f" in place of --group {quoted(args.group)}" if args.group else ""
+            advice = f"Pass --group {quoted(args.round)}{instead}"
+            names = part.rounds["name"].tolist()
+            effect = round_effect(part.held_out, names, advice)
         if effect is not None:
             print(f"Rounds of column {args.round!r}{of}: {effect[0]}.")
             troubles.append(effect[1])
     part.problems = list(filter(None, troubles))
-    for problem in part.problems:
-        print(f"Warning: {f'{part.name}: ' * bool(args.roles)}{problem}.")
+    # The report says this in its own words.
+    sure = part.held_out and intervals_trouble(part.held_out)
+    for problem in [*part.problems, *filter(None, [sure])]:
+        print(f"Warning: {before}{problem}.")

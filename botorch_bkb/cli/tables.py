@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+import shlex
 import sys
 from collections.abc import Collection, Mapping
 from itertools import permutations
@@ -24,7 +26,13 @@ from botorch_bkb.tables.columns import (
 from botorch_bkb.tables.files import Table
 
 
-AVAILABLE_WORDS = {"yes": "1", "y": "1", "true": "1", "no": "0", "n": "0", "false": "0"}
+YES = ("yes", "y", "true", "ja", "oui", "sí", "si", "はい", "是")
+NO = ("no", "n", "false", "nein", "non", "いいえ", "否")
+AVAILABLE_WORDS = dict.fromkeys(YES, "1") | dict.fromkeys(NO, "0")
+
+
+# Numbers with more decimals, or more digits before them, are written with an exponent.
+MAX_DECIMALS = 9
 
 
 def status(text: str, quiet: bool) -> None:
@@ -39,9 +47,26 @@ def note(text: str) -> None:
         print(f"Note: {text}.")
 
 
+def in_digits_of(value: float, std: float) -> str:
+    """Return a number down to the second digit of its standard deviation.
+
+    Ten digits if that is zero or infinite.
+    """
+    if not 0 < std < math.inf:
+        return f"{value:.10g}"
+    num_decimals = 1 - math.floor(math.log10(std))
+    size = math.floor(math.log10(abs(value))) if value else 0
+    if num_decimals > MAX_DECIMALS or size > MAX_DECIMALS:
+        return f"{value:.{min(max(size + num_decimals, 1), 15)}e}"
+    return f"{value:.{max(num_decimals, 0)}f}"
+
+
 def quoted(name: object) -> str:
     """Return a name as a command line takes it."""
-    return f"{name}" if re.fullmatch(r"[\w.-]+", f"{name}") else f'"{name}"'
+    text = f"{name}"
+    if re.search(r'["$`]|!', text):
+        return shlex.quote(text)
+    return text if re.fullmatch(r"[\w.:/=+-]+", text) else f'"{text}"'
 
 
 def read_by_options(
@@ -90,12 +115,15 @@ def reward_column(column: pd.Series, *, may_be_empty: bool) -> pd.Series:
     if wrong.any():
         cell = column[wrong].iloc[0]
         shown = "an empty cell" if pd.isna(cell) else repr(str(cell))
-        more = f" (more such rows: {wrong.sum() - 1:,})" if wrong.sum() > 1 else ""
-        gaps = "pending: an empty cell; failed: the word failed; beyond a limit, such "
-        gaps += "as >100: the limit"
+        more = f" More such rows: {wrong.sum() - 1:,}." if wrong.sum() > 1 else ""
+        only = re.fullmatch(
+            r"(?:ca\.?|[<>=~≈\s])*(\d+(?:\.\d+)?)(?:%|\s+[^\s\d]+)?", f"{cell}"
+        )
+        gaps = ", or failed for a failed measurement, or leave the cell empty until "
+        gaps += "there is a result"
+        write = f"Write {only[1] if only else 'a number'}{gaps * may_be_empty}. "
         raise InputDataError(
-            f"Column {column.name!r} has {shown} in {row_name(wrong)}{more}, which is "
-            f"not a finite number up to {MAX_NUMBER:g}. {WRITE_NUMBERS} "
-            f"({gaps if may_be_empty else 'no empty cell'}), or remove the row."
+            f"Column {column.name!r} has {shown} in {row_name(wrong)}, which is not a "
+            f"number (up to {MAX_NUMBER:g}).{more} {write}{WRITE_NUMBERS}."
         )
     return rewards

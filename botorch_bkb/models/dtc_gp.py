@@ -591,10 +591,13 @@ class SingleTaskDTCGP(SingleTaskGP):
         ):
             detach = settings.detach_test_caches.on()
             with torch.set_grad_enabled(torch.is_grad_enabled() and not detach):
-                kernel, data = self.covar_module, self.merged_observations()
-                if (S := self.sparse_inducing_inputs()) is None:
-                    factors = ExactPosterior.from_observations(kernel, data)
-                else:
-                    factors = SparsePosterior.from_observations(kernel, data, S)
+                factors = self._factored()
             self.prediction_strategy = factors
         return factors
+
+    def _factored(self) -> DTCPredictionStrategy:
+        """Compute the factored posterior."""
+        kernel, data = self.covar_module, self.merged_observations()
+        if (S := self.sparse_inducing_inputs()) is None:
+            return ExactPosterior.from_observations(kernel, data)
+        return SparsePosterior.from_observations(kernel, data, S)

@@ -23,7 +23,8 @@ from botorch_bkb.models.utils.nystrom import (
     RoundingReport,
 )
 from botorch_bkb.models.utils.rows import positions_in
-from botorch_bkb.posteriors.basis import Basis, change_basis, Joined, sums_of
+from botorch_bkb.posteriors.basis import Basis, change_basis, Joined
+from botorch_bkb.posteriors.grouped import GroupedResults
 from botorch_bkb.posteriors.posterior import Draws, Ranked, StaticPosterior
 from botorch_bkb.posteriors.shards import arm_shards, ArmShard, threads_for
 
@@ -97,21 +98,25 @@ class ArmPosterior(StaticPosterior):
         pulled_indices: Tensor,
         counts: Tensor,
         sums: Tensor,
+        grouped: GroupedResults | None = None,
     ) -> None:
         r"""Move to other inducing arms and data, as ``StaticPosterior.update``.
 
         If the features are cached and little has changed: one pass over them, ``O(A m
         (b + d + e))`` for ``b`` arms with new pulls, ``d`` that are no longer inducing
         and ``e`` that are new (see :mod:`~botorch_bkb.posteriors.basis`). Otherwise,
-        and every 64 updates against rounding, the full rebuild: two triangular solves
-        over all arms, ``O(A m^2)``. The results agree up to rounding.
+        if results share offsets, and every 64 updates against rounding, the full
+        rebuild: two triangular solves over all arms, ``O(A m^2)``. The results agree up
+        to rounding.
         """
         data = torch.stack([counts, sums]).to(self.like) / self.noise_variance
         pulled, order = pulled_indices.sort()
         data = data[:, order]
         with threads_for(self._column_bytes * len(inducing_indices)):
-            is_done = self._increment(inducing_indices, pulled, data)
-            self.pulled_indices, self.data = pulled, data
+            is_done = grouped is self.grouped is None and self._increment(
+                inducing_indices, pulled, data
+            )
+            self.pulled_indices, self.data, self.grouped = pulled, data, grouped
             error, arm = self._rounding() if is_done else (math.inf, 0)
             if error > ROUNDING_THRESHOLD:
                 self._rebuild(inducing_indices)
@@ -131,7 +136,7 @@ class ArmPosterior(StaticPosterior):
         self._num_increments = 0
         L = torch.linalg.cholesky(K_ss[kept][:, kept])
         Z = self._solved_features(L, indices, self.pulled_indices)
-        scatter, target = sums_of(Z, Z, self.data)
+        scatter, target = self.scatter_and_target(Z)
         inside = torch.ones_like(indices, dtype=torch.bool)
         basis = Basis(indices, L, inside, L[:, :0], scatter, target)
         self.basis = basis

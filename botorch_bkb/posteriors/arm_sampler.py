@@ -268,10 +268,12 @@ class ArmSampler:
         kept = independent_points(schur)
         self._joined, self._B = arms[kept], Z[:, kept].mT
         self._C = torch.linalg.cholesky(schur[kept][:, kept])
-        seen = torch.cat([posterior.pulled_indices, pending])
-        W = torch.cat([posterior.data[0], counts / posterior.noise_variance])
-        Z = self._features(seen)  # (M + f) x P
-        V = torch.eye(Z.shape[0]).to(Z) + (Z * W) @ Z.mT
+        Z = self._features(pending)  # (M + f) x P
+        known, _ = posterior.scatter_and_target(
+            self._features(posterior.pulled_indices)
+        )
+        V = torch.eye(len(Z)).to(Z) + (Z * counts / posterior.noise_variance) @ Z.mT
+        V += known
         self._L_v = torch.linalg.cholesky(V)
 
     def _features(self, arms: Tensor) -> Tensor:

@@ -16,7 +16,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.models.utils.rows import positions_in
-from botorch_bkb.posteriors.basis import Basis
+from botorch_bkb.posteriors.basis import Basis, sums_of
+from botorch_bkb.posteriors.grouped import GroupedResults
 
 
 class Ranked(NamedTuple):
@@ -29,12 +30,23 @@ class Ranked(NamedTuple):
         """Return the first of them."""
         return Ranked(self.values[:size], self.arms[:size])
 
+    @property
+    def head(self) -> float:
+        """The largest value; minus infinity if there is none."""
+        return self.values[0].item() if len(self.values) else -math.inf
+
+    def after(self, size: int) -> Ranked:
+        """Return those after the first."""
+        return Ranked(self.values[size:], self.arms[size:])
+
     @classmethod
     def merged(cls, parts: Iterable[Ranked]) -> Ranked:
         """Return one list of several, each in any order."""
         values, arms = map(torch.cat, zip(*parts, strict=True))
-        arms, order = arms.sort()
-        values, by_value = values[order].sort(descending=True, stable=True)
+        if not (arms.diff() > 0).all():
+            arms, order = arms.sort()
+            values = values[order]
+        values, by_value = values.sort(descending=True, stable=True)
         return cls(values, arms[by_value])
 
 
@@ -272,6 +284,7 @@ class StaticPosterior(Posterior):
         feature_bytes: The size of all arms' features, kept or not.
         pulls: What conditions it beside the rewards; None for nothing.
         draws_all: Whether draws can be of all arms at once.
+        grouped: The results, if some of them share offsets; None if ``data`` is all.
     """
 
     arms: Tensor
@@ -280,6 +293,7 @@ class StaticPosterior(Posterior):
     data: Tensor
     feature_bytes: int
     pulls: Pulls | None = None
+    grouped: GroupedResults | None = None
     # How many rows of pulls without reward are kept for all arms.
     room = 0
     draws_all = True
@@ -291,6 +305,7 @@ class StaticPosterior(Posterior):
         pulled_indices: Tensor,
         counts: Tensor,
         sums: Tensor,
+        grouped: GroupedResults | None = None,
     ) -> None:
         r"""Move to other inducing arms and data.
 
@@ -300,10 +315,18 @@ class StaticPosterior(Posterior):
             pulled_indices: A ``P``-dim long tensor of the arms with rewards.
             counts: The ``P`` numbers of pulls.
             sums: The ``P`` sums of (centered) rewards.
+            grouped: The same results one by one, and others of the same arms, if some
+                of them share offsets.
 
         Raises:
             InputDataError: If the kernel is not positive semi-definite on the arms.
         """
+
+    def scatter_and_target(self, Z: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ``Z W Z^T`` and ``Z W ybar``, of features of the pulled arms."""
+        if self.grouped is None:
+            return sums_of(Z, Z, self.data)
+        return self.grouped.scatter_and_target(Z)
 
     def drawn(self, draws: Draws) -> Tensor:
         """Return the values of all arms, ``num_draws x A``."""
@@ -399,8 +422,13 @@ class StaticPosterior(Posterior):
         over lambda ``s``: ``(I - C W)^{-1} (mean - C s)``, and ``(I - C W)^{-1} C``.
         """
         _, mean, residual, _ = self._moments(indices)
-        C = self._covariance(indices, indices, projected=True)
         place = positions_in(self.pulled_indices, indices, is_ascending=True)
+        if self.grouped is not None:
+            basis, own = self.basis, self.features(indices)
+            Z = self.features(self.pulled_indices)
+            moved, more = self.grouped.left_out(place, Z, basis.L_v, basis.weights, own)
+            return mean + moved, self.variances(indices) + more.diagonal()
+        C = self._covariance(indices, indices, projected=True)
         W, s = torch.where(place < 0, 0.0, self.data[:, place])
         right = torch.cat([C, (mean - C @ s).unsqueeze(-1)], dim=-1)
         solved = torch.linalg.solve(torch.eye(len(C)).to(C) - C * W, right)

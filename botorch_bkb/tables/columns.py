@@ -29,7 +29,7 @@ MISSING = (
 # A formula that has no value, which counts as empty except in the column of results.
 FORMULA = r"#+|#[^\W\d_]\S*[!?]|#N/?[AD]|#N/A N/A|#NV|(Err|Fehler) ?:\d+|formula =.*"
 # In the column of results these words count as empty too, in upper or lower case.
-FAILED = "failed"
+FAILED = ("failed", "fehlgeschlagen", "échoué", "échec", "fallido", "失敗", "失败")
 IN_FLIGHT = (
     *("pending", "in flight", "in progress", "running", "ongoing", "queued", "planned"),
     *("submitted", "started", "waiting", "open", "to do", "todo", "tbd", "tba"),
@@ -89,7 +89,7 @@ def read_table(
     frame, words, failed = _plain_columns(cells, kept, outcomes)
     if columns is None:  # all of them, so a row without cells is blank
         frame = frame[~frame.isna().all(axis="columns")]
-    shown = [repr(word) for word in words if word and word.casefold() != FAILED]
+    shown = [repr(word) for word in words if word and word.casefold() not in FAILED]
     if shown:
         notes.append(f"these cells count as empty: {listing(shown)}")
     unkept = [str(name) for name in frame if name not in kept]
@@ -154,8 +154,8 @@ def _plain_columns(
         plain[name] = _plain(column, name in kept, name in outcomes)
         if name in outcomes and is_text(plain[name]):
             folded = plain[name].str.casefold()
-            failed.extend(folded.index[folded == FAILED])
-            plain[name] = plain[name].mask(folded.isin((FAILED, *IN_FLIGHT)))
+            failed.extend(folded.index[folded.isin(FAILED)])
+            plain[name] = plain[name].mask(folded.isin((*FAILED, *IN_FLIGHT)))
         gaps = column[plain[name].isna() & column.notna()]
         words |= dict.fromkeys(gaps.astype("str").str.strip(BLANKS).unique())
     return pd.DataFrame(plain), words, pd.Index(failed)
@@ -351,10 +351,10 @@ def require_ids(ids: pd.Series, path: Path, *, may_repeat: bool = False) -> None
 def row_name(selected: pd.Series) -> str:
     """Name the first selected row as a spreadsheet counts.
 
-    The index is the number of the row, or the name of its file and that number.
+    The index is the number of the row, or begins with its file and ends with it.
     """
     row = selected.index[selected.to_numpy(dtype="bool")][0]
-    number, of = (row[1], f" of {row[0]}") if isinstance(row, tuple) else (row, "")
+    number, of = (row[-1], f" of {row[0]}") if isinstance(row, tuple) else (row, "")
     return f"row {number + 1}{of} (the header counts, as in a spreadsheet)"
 
 

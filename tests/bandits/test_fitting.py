@@ -81,10 +81,10 @@ def test_a_fit_that_explains_nothing_says_so_once():
     fitter = Fitter(arms, None, None)
     # The prior of the noise is in favour of little: many repeats overrule it.
     indices = torch.arange(60) % 4
-    times = torch.zeros(60)
+    times, labels = torch.zeros(60), torch.full((60, 3), -1)
     with pytest.warns(BotorchWarning, match="no better than noise alone"):
-        fit = fitter.fit(fitter.start, Results(indices, noise, times, times))
-    fitter.fit(fit, Results(indices, noise, times, times))
+        fit = fitter.fit(fitter.start, Results(indices, noise, times, times, labels))
+    fitter.fit(fit, Results(indices, noise, times, times, labels))
 
 
 def test_units_come_first_and_hyper_parameters_from_four_pulls_on():

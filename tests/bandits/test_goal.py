@@ -11,12 +11,14 @@ from botorch_bkb.acquisition.schedules import DeviationWidth
 from botorch_bkb.bandits import (
     composite_to_learn,
     EpsilonGreedyPolicy,
+    gp_bandit,
     matern_to_learn,
     rbf_to_learn,
     ThompsonPolicy,
     UCBPolicy,
     UniformPolicy,
 )
+from botorch_bkb.posteriors.upper_bounds import UpperBounds
 from tests.bandits import (
     LEARNED,
     make_bandit,
@@ -24,6 +26,40 @@ from tests.bandits import (
     random_arms,
     true_rewards,
 )
+
+
+def test_the_first_batch_of_many_candidates_is_spread_by_one_pool(monkeypatch):
+    """Its picks are nearer to every candidate than those of a random batch."""
+    monkeypatch.setattr(gp_bandit, "MOST_COMPARED", 1000)
+    pools, new_pool = [], UpperBounds._new_pool
+
+    def counted(self):
+        pools.append(self.size)
+        return new_pool(self)
+
+    monkeypatch.setattr(UpperBounds, "_new_pool", counted)
+    arms = random_arms(4000)
+    bandit = make_bandit(GPBandit, arms, **LEARNED)
+    available = arms[:, 0] > 0.2
+    batch = bandit.ask(64, available=available)
+    assert len(batch.unique()) == 64
+    assert available[batch].all()
+    assert len(pools) == 1
+    open_arms = arms[available]
+    drawn = open_arms[torch.randperm(len(open_arms))[:64]]
+    reach = torch.cdist(open_arms, arms[batch]).amin(dim=-1).amax()
+    assert reach < torch.cdist(open_arms, drawn).amin(dim=-1).amax()
+
+
+def test_a_first_plate_has_all_candidates_of_its_setting(monkeypatch):
+    """Of 1,500 settings with two candidates each, a sample of candidates has few."""
+    monkeypatch.setattr(gp_bandit, "MOST_COMPARED", 1000)
+    setting = torch.arange(3000).double() // 2
+    arms = torch.stack([random_arms(3000)[:, 0], setting], dim=-1)
+    bandit = make_bandit(GPBandit, arms, **LEARNED)
+    batch = bandit.ask(2, same=[1])
+    assert len(batch.unique()) == 2
+    assert setting[batch].unique().numel() == 1
 
 
 # Defaults -----------------------------------------------------------------------------

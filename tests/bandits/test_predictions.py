@@ -118,6 +118,29 @@ def test_predictions_are_those_of_the_dense_posterior(options):
     )
 
 
+@pytest.mark.parametrize("maximize", [True, False])
+def test_answers_stay_within_bounds(maximize):
+    """As without bounds, cut off; the bounds change no pick."""
+    arms, _ = tables()
+    ends = (4.0, 7.0) if maximize else (-7.0, -4.0)
+    free = campaign(arms, maximize=maximize)
+    bandit = campaign(arms, maximize=maximize, bounds=ends)
+    assert bandit.observed_arms.tolist() == free.observed_arms.tolist()
+    signed = [free.predictions(), bandit.predictions()]
+    for name in ("mean", "low", "high"):
+        expected, found = (columns[name] for columns in signed)
+        assert not torch.equal(expected, found)
+        torch.testing.assert_close(expected.clamp(*ends), found)
+    torch.testing.assert_close(*(columns["std"] for columns in signed))
+    assert bandit.progress(4).expected_rise == 0  # the best mean is at the bound
+
+
+@pytest.mark.parametrize("bounds", [(1.0, 0.0), (0.0, math.nan), ("0", 1.0)])
+def test_bounds_are_two_numbers(bounds):
+    with pytest.raises(InputDataError, match="two numbers, the smaller one first"):
+        GPBandit(tables()[0], bounds=bounds)
+
+
 def test_the_top_has_the_best_means_and_no_retired_or_equal_arm():
     arms, _ = tables()
     bandit = campaign(torch.cat([arms, arms[:20]]), maximize=False)

@@ -28,9 +28,9 @@ def read(arms, results):
 
 # What is written into a cell, and what the line must say besides row and column.
 BAD_FEATURES = {
-    "": "missing",
-    "inf": "infinite",
-    "1e150": "huge",
+    "": "has an empty cell in",
+    "inf": "has the number inf, beyond 1e+100, in",
+    "1e150": "has the number 1e+150, beyond 1e+100, in",
     "12o": "'12o'",
     "1,5": "'1,5'",
 }
@@ -49,7 +49,7 @@ def test_a_bad_feature_is_named_by_row_and_column(row, column, text, blanks):
         content, counted = content.replace(b"\n", b"\n\n"), 2 * row + 3
     code, said, _ = read(content, csv(RESULTS))
     assert code == 2
-    for part in (f"row {counted} ", f"'{column}'", BAD_FEATURES[text]):
+    for part in (f"row {counted} of arms.csv ", f"'{column}'", BAD_FEATURES[text]):
         assert part in said
 
 

@@ -16,7 +16,7 @@ def test_without_a_command_the_default_job_runs(capsys):
     words = ["--horizon", "12", "--num-arms", "50", "--seed", "1", "--quiet"]
     assert main([*words, "--output=out"]) == 0
     printed = capsys.readouterr().out
-    assert "Hartmann-6, 50 candidates, 12 measurements in batches" in printed
+    assert "Michalewicz-2, 50 candidates, 12 measurements in batches" in printed
     rounds = pd.read_csv("out/rounds.csv")
     assert rounds["num_pulls"].iloc[-1] == 12
     assert rounds.groupby("bandit")["batch_size"].sum().tolist() == [12, 12]
@@ -28,6 +28,7 @@ def test_without_a_command_the_default_job_runs(capsys):
     [
         (["-h"], "demo       run a campaign"),
         (["--help"], "suggest    choose the next batch"),
+        (["app", "--help"], "Open a page in the browser"),
         *[([name, "--help"], "--seed N") for name in ("demo", "simulate", "suggest")],
     ],
 )

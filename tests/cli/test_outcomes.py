@@ -108,7 +108,7 @@ def test_the_batch_is_that_of_the_bandit(name, capsys):
     picks = bandit.ask(4)
     assert list(batch["id"]) == list(ARMS["id"][picks.numpy()])
     expected = pd.DataFrame(bandit.predictions(picks)).drop(columns="arm")
-    assert list(batch) == ["id", "repeats", *expected, *roles]
+    assert list(batch) == [*ARMS, "repeats", *expected, *roles]
     pd.testing.assert_frame_equal(batch[[*expected]], expected, rtol=1e-4)
     assert batch[[*roles]].isna().all(axis=None)
     said = f"{(~is_open).sum()} measurements in all, {is_open.sum()} with open"

@@ -40,7 +40,7 @@ def suggest(*words, code=0):
 @pytest.mark.parametrize("same", [["solvent"], ["heat", "solvent"]])
 def test_a_batch_shares_columns(same, folder, capsys):
     words = [f"--same={name}" for name in same]
-    batch = suggest("arms.csv", *words).merge(ARMS, on="id")
+    batch = suggest("arms.csv", *words)[["id"]].merge(ARMS, on="id")
     assert len(batch) == 4
     values = batch[same].drop_duplicates()
     assert len(values) == 1
@@ -51,7 +51,7 @@ def test_a_batch_shares_columns(same, folder, capsys):
 def test_a_column_of_a_library_is_shared(folder, monkeypatch):
     monkeypatch.setattr("botorch_bkb.cli.campaign.is_library", lambda path: True)
     ARMS.drop(columns=["solvent", "note", "lot"]).to_parquet("arms.parquet")
-    batch = suggest("arms.parquet", "--same=heat").merge(ARMS, on="id")
+    batch = suggest("arms.parquet", "--same=heat")[["id"]].merge(ARMS, on="id")
     assert batch["heat"].nunique() == 1
 
 
@@ -76,7 +76,8 @@ def test_structures_are_shared(folder):
     arms.to_csv("arms.csv", index=False)
     for name in ("base", "heat"):
         words = "--smiles=base", "--smiles=solvent", f"--same={name}"
-        batch = suggest("arms.csv", *words, "--num-bits=256").merge(arms, on="id")
+        batch = suggest("arms.csv", *words, "--num-bits=256")[["id"]]
+        batch = batch.merge(arms, on="id")
         assert batch[name].nunique() == 1
         assert len(batch) == 4
 
@@ -109,13 +110,13 @@ def test_the_command_says_when_to_stop(minimize, folder, capsys, bandits):
     progress = bandit.progress(indices=picks)
     brings = "This batch may raise the best reward, by how much is unknown: "
     if minimize:
-        rise = f"{progress.expected_rise:.2g}"
-        brings = f"expected to lower the best predicted mean reward by {rise}."
+        brings = "After this batch, the best predicted mean reward is expected to be "
     assert brings in out
     share = f"{100 * progress.probability_unmeasured:.0f} %"
-    assert f"with a probability of {share}." in out
+    assert f"something better is still unmeasured: {share}." in out
     best = ARMS["id"][progress.best_arms.tolist()]
-    assert f"probability one of {len(best):,}: {', '.join(best[:3])}" in out
+    assert f"candidates could still be the best: {', '.join(best[:3])}" in out
+    assert f" {len(best):,} of {len(ARMS):,} candidates" in out
     page = (folder / "r.html").read_text()
     section = page.partition("When to stop")[2].partition("</section>")[0]
     line = next(line for line in out.splitlines() if line.startswith("When to stop:"))
@@ -143,15 +144,44 @@ def test_a_rise_beyond_all_results_is_not_told(minimize, folder, capsys):
         results[few].to_csv("results.csv", index=False)
         suggest(*words)
         said = capsys.readouterr().out
-        found = re.search(rf"expected to {verb} the best .* by ([\d.]+)\. A", said)
+        found = re.search(r"is expected to be ([\d.]+) \(now ([\d.]+)\)\. Chance", said)
         assert (found is not None) == is_told, said
         if is_told:
-            assert float(found[1]) < 1
+            assert 0 < (float(found[1]) - float(found[2])) * (1 - 2 * minimize) < 1
         else:
             assert (
                 f"When to stop: This batch may {verb} the best reward, by how much is "
-                "unknown: predictions go beyond all results so far. A"
+                "unknown: predictions go beyond all results so far. Chance"
             ) in said
+
+
+@pytest.mark.usefixtures("full_fits")
+def test_nothing_is_predicted_beyond_bounds(folder, capsys):
+    """Of results near 100 %, with a mean and intervals beyond them otherwise."""
+    heat = np.linspace(20, 99, 60)
+    arms = pd.DataFrame({"id": [f"C{n}" for n in range(60)], "heat": heat})
+    arms.to_csv("arms.csv", index=False)
+    results = arms[["id"]].assign(reward=np.round(1.3 * heat, 1))[:55:3]
+    results.to_csv("results.csv", index=False)
+    options = "arms.csv", "--predictions=p.csv", "--report=r.html", "--ids-only"
+    suggest(*options)
+    assert pd.read_csv("p.csv")["mean"].max() > 110
+    suggest(*options, "--bounds=0:100")
+    found, batch = pd.read_csv("p.csv"), pd.read_csv("next.csv")
+    for table in (found, batch):
+        columns = table[["mean", "low", "high"]].to_numpy()
+        assert columns.max() == 100
+        assert columns.min() >= 0
+    then = re.search(r"is expected to be ([\d.]+) \(now", capsys.readouterr().out)
+    assert float(then[1]) == 100
+    suggest(*options, "--bounds=yield=0:100", code=2)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "Expected --bounds of reward, at most one of each, but got yield." in said
+    suggest(*options, "--bounds=0:100", "--bounds=reward=0:50", code=2)
+    assert "one of each, but got reward, reward. Write" in capsys.readouterr().err
+    outcomes = "--maximize=reward", "--minimize=heat", "--drop=heat"
+    suggest(*options, *outcomes, "--bounds=0:100", code=2)
+    assert "but got one without a column. Write COLUMN=LOW" in capsys.readouterr().err
 
 
 def test_without_a_model_nothing_is_said(folder, capsys):

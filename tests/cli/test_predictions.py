@@ -44,7 +44,7 @@ def read(path="p.csv"):
 
 
 def expected(maximize=True, rewards=RESULTS["reward"], **options):
-    """The predictions of the bandit that the command has, before it asks."""
+    """The settings, and predictions of the command's bandit, before it asks."""
     bandit = suggestion_bandit(
         torch.from_numpy(HEAT).unsqueeze(-1),
         torch.arange(0, NUM_ARMS, 4),
@@ -54,7 +54,9 @@ def expected(maximize=True, rewards=RESULTS["reward"], **options):
     )
     generator = torch.Generator().manual_seed(0)
     columns = bandit.predictions(num_draws=4096, generator=generator, **options)
-    return pd.DataFrame(columns).drop(columns="arm")
+    table = pd.DataFrame(columns).drop(columns="arm")
+    table.insert(0, "heat", HEAT)
+    return table
 
 
 @pytest.mark.parametrize("path", ["p.csv", "p.parquet"])
@@ -117,7 +119,8 @@ def test_what_failed_or_is_not_available_is_not_the_best(folder, capsys):
     ARMS.assign(stock=ARMS["id"] != best[1]).to_csv("arms.csv", index=False)
     words = ["--available=stock", "--output=other.csv"]
     suggest("--predictions=p.csv", "--top=3", *words)
-    found = read().drop(columns="probability_best")
+    assert read()["stock"].all()
+    found = read().drop(columns=["probability_best", "stock"])
     pd.testing.assert_frame_equal(found, expected, rtol=1e-3)
     assert not re.search(f"one of .*({best[0]}|{best[1]})", capsys.readouterr().out)
 
@@ -126,7 +129,8 @@ def test_predictions_are_empty_without_a_model(folder):
     RESULTS[:3].to_csv("results.csv", index=False)
     suggest("--predictions=p.csv")
     table = read().set_index("id")
-    assert len(table) == NUM_ARMS
+    np.testing.assert_allclose(table.pop("heat"), HEAT)
+    assert table.shape == (NUM_ARMS, 5)
     assert table.isna().all(axis=None)
 
 
@@ -164,21 +168,22 @@ def test_the_report_has_the_best_candidates(folder):
     table = expected(threshold=60.0).assign(id=ARMS["id"])
     best = table.nlargest(10, "mean").reset_index(drop=True)
     header, *rows = hits(folder)
-    for title in ("probability best", "probability above 60.0", "reward"):
+    for title in ("heat", "probability best", "probability above 60.0", "reward"):
         assert f"|{title}|" in header
     assert len(rows) == 10
     for row, hit in zip(rows, best.to_dict("records"), strict=True):
         cells = [cell.strip() for cell in row.split("|") if cell.strip()]
-        assert cells[0] == hit["id"]
-        assert float(cells[1]) == pytest.approx(hit["mean"], abs=0.5)
-        low, high = map(float, cells[2].split(" to "))
+        assert cells.pop(0) == hit["id"]
+        assert float(cells.pop(0)) == pytest.approx(hit["heat"])
+        assert float(cells[0]) == pytest.approx(hit["mean"], abs=0.5)
+        low, high = map(float, cells[1].split(" to "))
         assert low == pytest.approx(hit["low"], abs=0.5)
         assert high == pytest.approx(hit["high"], abs=0.5)
-        assert cells[3] == f"{100 * hit['probability_best']:.0f} %"
-        assert cells[4] == f"{100 * hit['probability_above']:.0f} %"
+        assert cells[2] == f"{100 * hit['probability_best']:.0f} %"
+        assert cells[3] == f"{100 * hit['probability_above']:.0f} %"
         told = RESULTS["reward"][RESULTS["id"] == hit["id"]]
-        assert cells[5] == str(len(told))
-        assert [float(c) for c in cells[6:]] == pytest.approx([*told], rel=1e-3)
+        assert cells[4] == str(len(told))
+        assert [float(c) for c in cells[5:]] == pytest.approx([*told], rel=1e-3)
 
 
 def test_the_report_has_every_outcome(folder):

@@ -136,9 +136,9 @@ def median_and_yes_no(found, given):
 
 
 GAP = (
-    r"Column '(?P<column>[^']*)' has a missing.*does not apply there, write (?P<by>the "
-    r"column's median) \(or a word such as (?P<word>\w+), and (?P<option>--category "
-    r".*?)\), and add a column of yes and no"
+    r"Column '(?P<column>[^']*)' has an empty cell.*does not apply there, write "
+    r"(?P<by>the column's median) \(or a word such as (?P<word>\w+), and "
+    r"(?P<option>--category .*?)\), and add a column of yes and no"
 )
 
 
@@ -193,8 +193,9 @@ def logs(found, given):
 
 DECADES = (
     r"results span .* decades.*Pass (?P<option>--log-reward), which fits their "
-    r"logarithms(?:\. Before, write results without the minus and (?P<sign>pass|leave "
-    r"out) --minimize)?(?P<zeros>\. Before, write the detection limit in place of 0)?\."
+    r"logarithms(?:\. Logarithms need positive results: write them without the minus "
+    r"and (?P<sign>pass|leave out) --minimize)?(?P<zeros>\. Logarithms need positive "
+    r"results: replace 0 by the detection limit)?\."
 )
 PERCENT = {
     "one.csv": RESULTS.head(12),
@@ -228,14 +229,18 @@ PERCENTAGES = {
     "settings without ids": (ARMS, fractions(WITH_SETTINGS.drop(columns="id"))),
 }
 ROUNDS = RESULTS.assign(
-    plate=np.arange(24) % 3 + 1,
+    **{"plate no.": np.arange(24) % 3 + 1},
     reward=RESULTS["reward"] + 300 * (np.arange(24) % 3),
+    day=np.arange(24) % 2,
 )
+CONTROLS = pd.concat([FEW, pd.DataFrame({"id": ["DMSO"] * 2, "reward": [1.0, 1.5]})])
+CONTROLS["plate"] = [1, 2, 1, 1, 2]
 
 
-def relative_to_round(table, found):
-    means = table.groupby("plate")["reward"].transform("mean")
-    return table.assign(reward=table["reward"] / means)
+def other_group(found, given):
+    """Replace an option by the one that the message has."""
+    words = [word for word in given.words if word != found["before"].replace(" ", "=")]
+    return option(found, given._replace(words=words))
 
 
 NOTED = r"Note: column '{}' is a feature \((?P<drop>.*) leaves it out"
@@ -295,10 +300,10 @@ ADDED: Remedies = {
         r"pass --id .*? or (?P<option>--drop .*?)\. If it is a setting",
         WITH_SETTINGS.drop(columns="id"),
     ),
-    "gaps": (LIGANDS, r"leave columns out by (?P<option>--drop .*?), all of them"),
+    "gaps": (LIGANDS, r"is a comment, pass (?P<option>--drop .*?), or --drop-incompl"),
     "gaps of several columns": (
         LIGANDS.assign(ligand=KIND),
-        r"all of them by (?P<option>--drop-incomplete)",
+        r"or (?P<option>--drop-incomplete) for all columns with such cells",
     ),
     "a name of a column that has blanks": (
         ARMS.assign(**{"load mol": ["1 %", "2.5 %", "x"] * 12}),
@@ -308,6 +313,13 @@ ADDED: Remedies = {
         ARMS,
         FAR.format(1, "pass (?P<option>--log-reward)"),
         with_marks(2e4),
+    ),
+    "rounds that differ": (
+        ARMS,
+        r"Rounds of column 'plate no.': .* between .*rounds differ as a whole.* Pass "
+        r"(?P<option>--group .*?)\.( |$)(?=\d+ candidates)",
+        ROUNDS,
+        "--round=plate no.",
     ),
     "copies that are real": (ARMS, r"Pass (?P<option>--replicates-are-real) if", TWICE),
 }
@@ -364,12 +376,12 @@ CANDIDATES: Remedies = {
 CORRECTED: Remedies = {
     "saturated readings": (
         row(row(FEW, 3, reward=">100"), 4, reward=">100"),
-        r"has '>100' in row 3 of results.csv .*beyond a limit, such as >100: the limit",
-        lambda table, found: table.replace(">100", 100),
+        r"has '>100' in row 3 of results.csv .*rows: 1\. Write (?P<limit>\d+), or",
+        lambda table, found: table.replace(">100", float(found["limit"])),
     ),
     "a word in the results": (
         row(FEW, 2, reward="exploded"),
-        r"has 'exploded' in row (?P<row>\d+) of .*failed: the word (?P<word>\w+)",
+        r"has 'exploded' in row (?P<row>\d+) of .*Write a number, or (?P<word>\w+) for",
         lambda table, found: row(table, int(found["row"]), reward=found["word"]),
     ),
     "three marks": (
@@ -381,13 +393,6 @@ CORRECTED: Remedies = {
         with_marks(-1e12, -2e12, -4e12, -3e12, -1.5e12),
         FAR.format(5, "continue"),
         worst,
-    ),
-    "rounds that differ": (
-        ROUNDS,
-        r"Rounds of column 'plate': they explain .*rounds differ as a whole.* write it "
-        r"relative to the mean of its round",
-        relative_to_round,
-        "--round=plate",
     ),
     "no standard deviation": (
         FEW.assign(sd=[1.0, 0.0, 1.5]),
@@ -465,7 +470,7 @@ OPTIONS: Remedies = {
     ),
     "a name twice": (
         state(ARMS, FEW, "--observations=results.csv"),
-        r"names a table twice: .* Name each once",
+        r"is named twice: .* Name each once",
         lambda found: [],
     ),
     "two ways to say what is good": (
@@ -530,6 +535,38 @@ CASES: Remedies = {
         state(ARMS[~ARMS["id"].isin(FEW["id"])]),
         r"If the candidate was removed.* write its settings, the same in all rows",
         lambda found, given: given._replace(results=WITH_SETTINGS),
+    ),
+    "rounds that differ within groups": (
+        state(ARMS, ROUNDS, "--round=plate no.", "--group=day"),
+        r"rounds differ as a whole.* Pass (?P<option>--group .*?) in place of "
+        r"(?P<before>--group day)\.",
+        other_group,
+    ),
+    "a control": (
+        state(ARMS, CONTROLS),
+        r"measures id 'DMSO' .*If it is a control, pass (?P<option>--control DMSO and "
+        r"--group COLUMN)\.",
+        lambda found, given: option(
+            {"option": found["option"].replace("and ", "").replace("COLUMN", "plate")},
+            given,
+        ),
+    ),
+    "a control without groups": (
+        state(ARMS, CONTROLS, "--control=DMSO"),
+        r"--control needs (?P<option>--group COLUMN).* Pass it, or leave out --control",
+        lambda found, given: option(
+            {"option": found["option"].replace("COLUMN", "plate")}, given
+        ),
+    ),
+    "a control under another name": (
+        state(ARMS, CONTROLS, "--control=dmso", "--group=plate"),
+        r"the id 'dmso' of --control in a column 'id', but there are none. Correct the",
+        lambda found, given: given._replace(words=["--control=DMSO", "--group=plate"]),
+    ),
+    "a candidate as control": (
+        state(ARMS, CONTROLS.replace("DMSO", "C35"), "--control=C35", "--group=plate"),
+        r"but arms.csv has 'C35'\. Leave it out",
+        lambda found, given: given._replace(words=["--group=plate"]),
     ),
     "candidates and components": (
         state(ARMS, WITH_SETTINGS, *LISTS),

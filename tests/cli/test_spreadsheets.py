@@ -93,12 +93,13 @@ def test_a_cell_that_is_not_a_number_is_named(shown, capsys):
     next_batch(ARMS, None, "--observations=r.xlsx", code=2)
     error = capsys.readouterr().err
     assert f"Column 'reward' has {shown!r} in row 6 of r.xlsx (the header co" in error
+    assert f"Write {'93.5' if shown == '93.5%' else 'a number'}, or failed for" in error
     assert "Write bare numbers: " in error
     assert "(Excel: first choose the format General), and formulas with a val" in error
     book("a.xlsx", [*CANDIDATES[:5], ("e", value), *CANDIDATES[6:]], B6=form)
     assert main(["suggest", "a.xlsx"]) == 2
     said = capsys.readouterr()
-    assert re.search("'heat' has .* in row 6 ", said.err)
+    assert re.search("'heat' has .* in row 6 of a.xlsx ", said.err)
     assert shown in said.out + said.err
 
 

@@ -50,21 +50,27 @@ MIN_OUTPUTSCALE = 1e-3
 
 
 class WeightedKernel(Kernel):
-    """A kernel with weights to learn, positive, log-normal around 1.
+    """A kernel with weights to learn, positive and log-normal.
 
     Args:
         weight_shape: Their shape.
+        prior: Their prior, by default around 1.
         **kwargs: Options of ``gpytorch.kernels.Kernel``.
     """
 
-    def __init__(self, weight_shape: tuple[int, ...], **kwargs: Any) -> None:
+    def __init__(
+        self,
+        weight_shape: tuple[int, ...],
+        prior: LogNormalPrior | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.register_parameter("raw_weight", nn.Parameter(torch.zeros(weight_shape)))
         bounds = Interval(1e-3, 1e3, transform=None, initial_value=1.0)
         self.register_constraint("raw_weight", bounds)
         self.register_prior(
             "weight_prior",
-            LogNormalPrior(0.0, 1.0),
+            prior or LogNormalPrior(0.0, 1.0),
             self._weight_param,
             self._weight_closure,
         )

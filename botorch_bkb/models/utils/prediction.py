@@ -576,17 +576,24 @@ def observed_noise(
 class PartlyKnownNoise(GaussianLikelihood):
     """Gaussian noise of ``n`` observations: known variances, the others learned.
 
-    For the marginal likelihood of these observations, and no other.
+    For the marginal likelihood of these observations, and no other. ``ratios`` returns
+    ratios by which they are multiplied; all are 1 if it is None.
     """
 
     def __init__(
-        self, learned: GaussianLikelihood, is_known: Tensor, known: Tensor
+        self,
+        learned: GaussianLikelihood,
+        is_known: Tensor,
+        known: Tensor,
+        ratios: Callable[[], Tensor] | None = None,
     ) -> None:
         super().__init__()
         self.noise_covar = learned.noise_covar
-        self.is_known, self.known = is_known, known
+        self.is_known, self.known, self.ratios = is_known, known, ratios
 
     @override
     def _shaped_noise_covar(self, *args: Any, **kwargs: Any) -> DiagLinearOperator:
         noise = torch.where(self.is_known, self.known, self.noise_covar.noise)
+        if self.ratios is not None:
+            noise = noise * self.ratios()
         return DiagLinearOperator(noise)

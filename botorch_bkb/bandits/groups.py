@@ -1,0 +1,278 @@
+"""Plates, days and devices with their offsets, controls, and earlier campaigns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, compress
+from typing import Any, cast, TYPE_CHECKING
+
+import torch
+from botorch.exceptions.errors import UnsupportedError
+from botorch.posteriors import Posterior as BotorchPosterior
+from gpytorch.distributions import MultivariateNormal
+from torch import Tensor
+from typing_extensions import override
+
+from botorch_bkb.models import SingleTaskDTCGP
+from botorch_bkb.models.kernels.grouped import (
+    DISCREPANCY_PRIOR,
+    NOISE_RATIO_PRIOR,
+    OFFSET_PRIOR,
+    WIDE,
+)
+from botorch_bkb.models.utils.prediction import nystrom_features, SparsePosterior
+from botorch_bkb.models.utils.rows import positions_in
+from botorch_bkb.posteriors import StaticPosterior
+from botorch_bkb.posteriors.grouped import GroupedResults
+
+
+if TYPE_CHECKING:
+    from botorch_bkb.bandits.fitting import Units
+
+
+# Offsets act once so many groups of a campaign have so many results each.
+MIN_GROUPS = MIN_RESULTS = 2
+# The rho of a campaign that tells nothing.
+NOTHING = 1e3
+# The columns of labels.
+GROUP, CAMPAIGN, CONTROL = range(3)
+
+
+@dataclass(frozen=True)
+class GroupFit:
+    """What is learned of groups and of earlier campaigns.
+
+    Attributes:
+        offset_std: The prior standard deviation tau of offsets, in standard deviations
+            of the rewards.
+        campaigns: For each earlier campaign, by its number among the labels, the
+            standard deviation rho of its discrepancy, in prior standard deviations, and
+            the ratio of its noise variance to that of the others.
+    """
+
+    offset_std: float = OFFSET_PRIOR[0]
+    campaigns: Mapping[int, Sequence[float]] = field(default_factory=dict)
+
+    def of(self, campaigns: Sequence[int]) -> list[Sequence[float]]:
+        """Return rho and noise ratio of some campaigns, those before a fit if new."""
+        initial = DISCREPANCY_PRIOR[0], NOISE_RATIO_PRIOR[0]
+        return [self.campaigns.get(campaign, initial) for campaign in campaigns]
+
+    def without(self, campaigns: Sequence[int]) -> GroupFit:
+        """Return a fit in which some campaigns tell nothing."""
+        nothing = dict.fromkeys(campaigns, (NOTHING, NOISE_RATIO_PRIOR[0]))
+        return replace(self, campaigns={**self.campaigns, **nothing})
+
+    @classmethod
+    def from_weights(cls, weights: Tensor, labels: Tensor) -> GroupFit:
+        """Return the weights of a ``GroupedKernel`` by campaigns of its results."""
+        sharing = Sharing.of(labels)
+        campaigns = [] if sharing is None else sharing.campaigns
+        pairs = weights[1:].view(2, -1).mT.tolist()
+        return cls(weights[0].item(), dict(zip(campaigns, pairs, strict=True)))
+
+    def weights(self, campaigns: list[int]) -> Tensor:
+        """Return weights of a ``GroupedKernel`` from which a fit can start."""
+        known = {key: pair for key, pair in self.campaigns.items() if pair[0] < NOTHING}
+        pairs = replace(self, campaigns=known).of(campaigns)
+        parts = ([pair[place] for pair in pairs] for place in (0, 1))
+        return torch.tensor([self.offset_std, *chain(*parts)]).double()
+
+    @property
+    def noise_ratios(self) -> dict[int, float]:
+        """The ratios of noise variances, by campaign."""
+        return {campaign: ratio for campaign, (_, ratio) in self.campaigns.items()}
+
+
+# Before a fit.
+NO_GROUPS = GroupFit()
+
+
+@dataclass(frozen=True, eq=False)
+class Sharing:
+    """Which of ``n`` results share offsets, campaigns and controls.
+
+    Attributes:
+        codes: Numbers of group, campaign and control, -1 for none, ``n x 3``. Groups
+            of different campaigns have different numbers, and so have their controls.
+            Campaigns are counted from 0, the present one is -1.
+        campaigns: The earlier campaigns, by their numbers among the labels.
+    """
+
+    codes: Tensor
+    campaigns: list[int]
+
+    @classmethod
+    def of(cls, labels: Tensor) -> Sharing | None:
+        """Return what results with labels share; None if no offset acts."""
+        if (labels < 0).all():
+            return None
+        codes, campaign = labels.clone(), labels[:, CAMPAIGN]
+        for column in (GROUP, CONTROL):
+            pairs = labels[:, [CAMPAIGN, column]]
+            _, code = pairs.unique(dim=0, return_inverse=True)
+            codes[:, column] = code.where(labels[:, column] >= 0, -1)
+        counts = (codes[:, 0] + 1).bincount()
+        counts[0] = 0  # the results without a group
+        is_large = counts[codes[:, 0] + 1] >= MIN_RESULTS
+        for own in campaign.unique():
+            rows = campaign == own
+            if len(codes[rows & is_large, 0].unique()) < MIN_GROUPS:
+                codes[rows, 0] = -1
+        earlier = campaign[campaign >= 0].unique()
+        codes[:, CAMPAIGN] = positions_in(earlier, campaign, is_ascending=True)
+        if not len(earlier) and not (codes[:, 0] >= 0).any():
+            return None
+        return cls(codes, earlier.tolist())
+
+    def columns(self) -> tuple[Tensor, Tensor]:
+        """Return which offsets each result has, ``n x G``, and the kind of each.
+
+        The kind is its column in the codes: of a group, a campaign, or a control.
+        """
+        names = [codes[codes >= 0].unique() for codes in self.codes.mT]
+        parts = [
+            codes.unsqueeze(-1) == own
+            for codes, own in zip(self.codes.mT, names, strict=True)
+        ]
+        kinds = [kind for kind, own in enumerate(names) for _ in own]
+        return torch.cat(parts, dim=-1), self.codes.new_tensor(kinds)
+
+    def stds(self, kinds: Tensor, fit: GroupFit) -> Tensor:
+        """Return the prior standard deviations of ``G`` offsets, in units."""
+        return torch.where(kinds == GROUP, fit.offset_std, WIDE).double()
+
+    def levels(
+        self, labels: Tensor, solved: Tensor, fit: GroupFit
+    ) -> dict[tuple[int, int], float]:
+        """Return the offsets of campaigns and groups, by their numbers in the labels.
+
+        A campaign as a whole has the group -1.
+
+        Args:
+            labels: The labels of the ``n`` results.
+            solved: Their rewards, times the inverse of their covariance matrix.
+            fit: What is learned of groups.
+        """
+        effects, kinds = self.columns()
+        offsets = self.stds(kinds, fit).square() * (effects.double().mT @ solved)
+        names = labels[effects.int().argmax(dim=0)][:, [CAMPAIGN, GROUP]]
+        names[kinds == CAMPAIGN, 1] = -1
+        pairs = zip(map(tuple, names.tolist()), offsets.tolist(), strict=True)
+        return dict(compress(pairs, kinds != CONTROL))
+
+    def grouped(
+        self,
+        places: Tensor,
+        precisions: Tensor,
+        values: Tensor,
+        fit: GroupFit,
+        unit: float,
+    ) -> GroupedResults:
+        """Return the results as posteriors take them.
+
+        Args:
+            places: The places of their ``n`` arms, -1 for controls.
+            precisions: Their precisions.
+            values: Their standardized rewards.
+            fit: What is learned of groups.
+            unit: A standard deviation of the rewards, in units of the posterior.
+        """
+        effects, kinds = self.columns()
+        stds = self.stds(kinds, fit).to(values) * unit
+        return GroupedResults(
+            places=places,
+            precisions=precisions,
+            sums=values * precisions,
+            campaigns=self.codes[:, 1] + 1,
+            effects=effects.to(values),
+            offset_stds=stds,
+            rho_squared=[0.0, *(rho**2 for rho, _ in fit.of(self.campaigns))],
+        )
+
+
+class GroupedModel(SingleTaskDTCGP):
+    """The posterior of results that share offsets, of a typical group.
+
+    Its training data are the results as told. Its hyperparameters are fixed.
+
+    Attributes:
+        grouped: The results; None until they are assigned.
+        pulled: The rows of the pulled arms.
+    """
+
+    grouped: GroupedResults | None = None
+    pulled: Tensor
+
+    @override
+    def _factored(self) -> SparsePosterior:
+        if self.grouped is None:
+            raise UnsupportedError("Expected the results of groups.")
+        kernel, inducing = self.covar_module, self._inducing_inputs()
+        features = nystrom_features(kernel, cast(Tensor, inducing))
+        Z = features(self.transform_inputs(self.pulled.to(self.train_targets)))
+        scatter, target = self.grouped.to(Z).scatter_and_target(Z)
+        V = torch.eye(len(Z)).to(Z) + scatter
+        return SparsePosterior(kernel, features, V, target, ())
+
+    @override
+    def _train_prior(self, x: Tensor) -> MultivariateNormal:
+        raise UnsupportedError(
+            "Expected a model that is not fitted, since offsets of groups are not part "
+            "of its likelihood. The bandit fits them: call `ask` or `predict`."
+        )
+
+    @override
+    def loo_posterior(self, observation_noise: bool = True) -> BotorchPosterior:
+        """Raise an ``UnsupportedError``: results depend on each other by offsets."""
+        return self._train_prior(self.train_inputs[0])
+
+
+def describe_groups(
+    posterior: StaticPosterior, labels: Tensor, names: Sequence[str], units: Units
+) -> dict[str, list[Any]]:
+    """Return the columns of :meth:`botorch_bkb.bandits.GPBandit.groups`.
+
+    Args:
+        posterior: Given all observations.
+        labels: The labels of the ``n`` observations.
+        names: The names of labels.
+        units: What standardizes rewards.
+    """
+    rows: dict[tuple[int, int], list[int]] = {}
+    for place, (group, campaign, _) in enumerate(labels.tolist()):
+        for own in dict.fromkeys([(campaign, -1), (campaign, group)]):
+            rows.setdefault(own, []).append(place)
+    rows.pop((-1, -1), None)  # this campaign as a whole
+    keys = ("campaign", "group", "offset", "std", "num_results", "worth")
+    found: dict[str, list[Any]] = {key: [] for key in keys}
+    sharing, grouped = Sharing.of(labels), None
+    if sharing is not None and (grouped := posterior.grouped) is not None:
+        Z, basis = posterior.features(posterior.pulled_indices), posterior.basis
+        worth = grouped.worth(Z, posterior.noise_variance)[1:]
+        effects, kinds = sharing.columns()
+        mean, covariance = grouped.offsets(Z, basis.L_v, basis.weights)
+        # How much groups differ is more certain than how high all of them are.
+        campaigns = sharing.codes[effects.int().argmax(dim=0), CAMPAIGN]
+        same = (campaigns.unsqueeze(-1) == campaigns) & (kinds == GROUP)
+        same = (same & (kinds == GROUP).unsqueeze(-1)).to(covariance)
+        contrast = torch.eye(len(mean)).to(mean) - same / same.sum(dim=0).clamp_min(1)
+        variance = (contrast @ covariance * contrast).sum(dim=-1)
+        moments = units.std * torch.stack([mean, variance.sqrt()], dim=-1)
+    for (campaign, group), places in rows.items():
+        found_of, results, kind = [], math.nan, GROUP if group >= 0 else CAMPAIGN
+        if sharing is not None and grouped is not None:
+            has = effects[places[0]] & (kinds == kind)
+            number = sharing.codes[places[0], CAMPAIGN] + 1
+            if has.any() and grouped.rho_squared[number] < NOTHING**2:
+                found_of = moments[has].flatten().tolist()
+                found_of[0] += units.levels.get((campaign, group), 0.0)
+            if kind == CAMPAIGN:
+                results = worth[number - 1]
+        label = (names[at] if at >= 0 else "" for at in (campaign, group))
+        values = (*label, *(found_of or [math.nan] * 2), len(places), results)
+        for key, value in zip(keys, values, strict=True):
+            found[key].append(value)
+    return found
