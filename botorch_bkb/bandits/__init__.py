@@ -3,6 +3,7 @@
 from botorch_bkb.bandits.bandit import FiniteArmBandit
 from botorch_bkb.bandits.box import BoxBandit
 from botorch_bkb.bandits.box_policies import BoxThompsonPolicy, BoxUCBPolicy
+from botorch_bkb.bandits.diagnostics import Diagnostics
 from botorch_bkb.bandits.effects import MainEffects
 from botorch_bkb.bandits.gp_bandit import GPBandit
 from botorch_bkb.bandits.inducing import LeverageScoreSampling
@@ -10,6 +11,7 @@ from botorch_bkb.bandits.outcomes import OutcomesBandit, Recommendation
 from botorch_bkb.bandits.papers import (
     BBKB,
     BKB,
+    BoxThompsonSampling,
     EpsilonGreedy,
     GPBUCB,
     GPThompsonSampling,
@@ -58,7 +60,9 @@ __all__ = [
     "AtMost",
     "BoxBandit",
     "BoxThompsonPolicy",
+    "BoxThompsonSampling",
     "BoxUCBPolicy",
+    "Diagnostics",
     "EpsilonGreedy",
     "EpsilonGreedyPolicy",
     "FiniteArmBandit",

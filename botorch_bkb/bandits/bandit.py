@@ -24,7 +24,8 @@ from botorch_bkb.acquisition.schedules import (
 from botorch_bkb.arms import ArmTable, PullLimits
 from botorch_bkb.arms.product_table import table_of
 from botorch_bkb.bandits.base import Array, Bandit, locked, Values
-from botorch_bkb.bandits.groups import GroupedModel
+from botorch_bkb.bandits.diagnostics import Diagnostics
+from botorch_bkb.bandits.groups import CAMPAIGN, GroupedModel
 from botorch_bkb.bandits.observations import NO_ARM, Observations, Pull
 from botorch_bkb.bandits.policies import as_policy, Decision, Policy, ThompsonPolicy
 from botorch_bkb.bandits.surrogates import ArmSurrogate
@@ -512,6 +513,33 @@ class FiniteArmBandit(Bandit):
             model.grouped = replace(grouped, sums=observations.sign * grouped.sums)
             model.pulled = as_dense(self.arms[moments.pulled_indices])
         return model.eval()
+
+    @locked
+    def diagnostics(self) -> Diagnostics:
+        """Return what the papers plot of a run, given all results.
+
+        Call it after ``ask`` and before ``tell``: then it describes the posterior that
+        has chosen the batch. After ``tell``, the posterior of the next ask is computed
+        first. Pending pulls do not count.
+        """
+        (_, moments), observations = self._present(), self._observations
+        history, asked = observations.history(), observations.told["asked"]
+        is_own = (history.indices != NO_ARM) & (history.labels[:, CAMPAIGN] < 0)
+        asked = asked[observations.told["ids"] >= 0].tolist()
+        asked += [pull.time for pull in observations.pending.values()]
+        own, observed = history.rows(is_own), observations.totals().arms
+        return Diagnostics(
+            effective_dimension=moments.effective_dimension,
+            log_det=moments.log_det,
+            inducing_indices=moments.inducing_indices,
+            observed_arms=observed,
+            leverage_scores=moments.leverage_scores_of(observed),
+            confidence_width=self.confidence_width,
+            batch_size=asked.count(max(asked, default=0.0)),
+            arms=own.indices,
+            rewards=observations.sign * own.rewards,
+            times=own.times,
+        )
 
     def _check_observed(self) -> None:
         """Raise unless there are observations of an objective that does not drift."""

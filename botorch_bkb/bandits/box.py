@@ -24,7 +24,7 @@ from botorch_bkb.bandits.box_policies import (
     draw_points,
 )
 from botorch_bkb.bandits.box_surrogate import BoxSurrogate, PointObservations
-from botorch_bkb.bandits.fitting import Fitter
+from botorch_bkb.bandits.fitting import Fitter, PrintedFitter
 from botorch_bkb.bandits.inducing import LeverageScoreSampling
 from botorch_bkb.checks import (
     check_bounds,
@@ -91,6 +91,8 @@ class BoxBandit(Bandit):
     _observations: PointObservations
     _surrogate: BoxSurrogate
     _pulled = "points"
+    # Whether to begin, fit and center as algorithm 1 of [basu2017]_ is printed.
+    _as_printed = False
 
     def __init__(
         self,
@@ -128,8 +130,9 @@ class BoxBandit(Bandit):
         self._observations = PointObservations(self.bounds, sign)
         # Draws need kernels whose features BoTorch knows.
         kernel = composite_to_learn if covar_module is None else covar_module
-        fitter = Fitter(self.bounds, kernel, noise_variance)
-        if fitter.learns:
+        fitter_class = PrintedFitter if self._as_printed else Fitter
+        fitter = fitter_class(self.bounds, kernel, noise_variance)
+        if fitter.learns and not self._as_printed:
             fitter.prior_mean = "fitted"
         self.search = BoxSearch(num_restarts, raw_samples, prior_sampler, fitter.learns)
         self._surrogate = BoxSurrogate(fitter, sampling)
@@ -277,7 +280,7 @@ class BoxBandit(Bandit):
         chose them; a point that failed is not asked for again.
         """
         dimension, num_points = self.bounds.shape[-1], 0
-        if self._surrogate.fitter.learns:
+        if self._surrogate.fitter.learns and not self._as_printed:
             used = self._observations.num_used
             missing = DESIGN_POINTS_PER_DIMENSION * dimension - used
             # Without a result, all points are of the design.

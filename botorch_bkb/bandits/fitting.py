@@ -245,6 +245,7 @@ class Fitter:
     """
 
     compares = True  # warps and kernels, if the kernel is learned
+    always_until: float = FIT_ALWAYS_UNTIL
 
     def __init__(
         self,
@@ -324,7 +325,7 @@ class Fitter:
         fit = self._best_fit(before, results)
         if not is_own.all() and (is_own & is_arm).sum() >= MIN_PULLS_TO_FIT:
             fit = self._judge_campaigns(fit, before, results)
-        is_frequent = num_pulls < FIT_ALWAYS_UNTIL
+        is_frequent = num_pulls < self.always_until
         next_fit = num_pulls + 1 if is_frequent else 2 ** num_pulls.bit_length()
         return self._judged(replace(fit, next_fit=next_fit), results.rows(is_own))
 
@@ -710,6 +711,12 @@ class Fitter:
 
 # The name of 1.0.
 Hyperparameters = Fitter
+
+
+class PrintedFitter(Fitter):
+    """Fits in every round, as section 2.3 of [basu2017]_; nothing is warped."""
+
+    compares, always_until = False, math.inf
 
 
 def _mean_and_std(results: Results) -> tuple[float, float]:

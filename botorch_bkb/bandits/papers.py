@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any, TypedDict, Unpack
+from collections.abc import Callable
+from copy import copy
+from dataclasses import replace
+from typing import Any, cast, TypedDict, Unpack
 
 import torch
 from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import Kernel
+from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.acquisition.confidence import (
@@ -21,9 +25,11 @@ from botorch_bkb.acquisition.schedules import ConfidenceSchedule
 from botorch_bkb.arms import ProductArms
 from botorch_bkb.arms.table import as_arms
 from botorch_bkb.bandits.bandit import FiniteArmBandit
-from botorch_bkb.bandits.base import Array
+from botorch_bkb.bandits.base import Array, locked
+from botorch_bkb.bandits.box import BoxBandit
+from botorch_bkb.bandits.box_policies import BoxThompsonPolicy
 from botorch_bkb.bandits.drifting import DriftFitter, FilterSurrogate
-from botorch_bkb.bandits.fitting import Fitter
+from botorch_bkb.bandits.fitting import Fitter, PrintedFitter
 from botorch_bkb.bandits.inducing import LeverageScoreSampling
 from botorch_bkb.bandits.policies import (
     EpsilonGreedyPolicy,
@@ -33,6 +39,7 @@ from botorch_bkb.bandits.policies import (
 )
 from botorch_bkb.bandits.surrogates import PosteriorSurrogate
 from botorch_bkb.checks import check_number, check_positive, check_size
+from botorch_bkb.models.kernels.learned import scaled_rbf_to_learn
 from botorch_bkb.models.utils.leverage_scores import Inclusion, Resampling
 from botorch_bkb.optim.batch_rules import BatchRule, FixedSize, ProductRule, SumRule
 from botorch_bkb.posteriors import DrawCovariance
@@ -71,7 +78,7 @@ class _SparseBandit(FiniteArmBandit):
     def __init__(
         self,
         arms: Array,
-        covar_module: Kernel | None = None,
+        covar_module: Any = None,
         noise_variance: float | None = None,
         *,
         policy: Policy | None = None,
@@ -89,9 +96,30 @@ class _SparseBandit(FiniteArmBandit):
         surrogate = PosteriorSurrogate(fitter, max_feature_bytes, sampling)
         super().__init__(arms, surrogate, policy, **options)
 
-    def _fitter(
-        self, arms: Array, kernel: Kernel | None, noise_variance: float | None
-    ) -> Fitter:
+    @property
+    def oversampling(self) -> float:
+        """q-bar, which may be raised during a run that goes on longer than planned.
+
+        Section 3.2 of [calandriello2019bkb]_ says how: suspend the algorithm, and set
+        ``bandit.oversampling = bkb_oversampling(longer, delta)``. The next ``ask`` with
+        new results draws by it. Saved states do not have it: construct the bandit that
+        loads one with it.
+        """
+        return cast(LeverageScoreSampling, self._sparse.sampling).oversampling
+
+    @oversampling.setter
+    @locked
+    def oversampling(self, value: float) -> None:
+        surrogate = copy(self._sparse)
+        sampling = cast(LeverageScoreSampling, surrogate.sampling)
+        surrogate.sampling = replace(sampling, oversampling=value)
+        self._surrogate, self._preview = surrogate, None
+
+    @property
+    def _sparse(self) -> PosteriorSurrogate:
+        return cast(PosteriorSurrogate, self._surrogate)
+
+    def _fitter(self, arms: Array, kernel: Any, noise_variance: float | None) -> Fitter:
         return _given(type(self).__name__, arms, kernel, noise_variance)
 
 
@@ -295,13 +323,16 @@ class GPThompsonSampling(_SparseBandit):
     thirty per round do; pending pulls of earlier batches lower the variance of the
     draws. Before the first reward all pulls are uniform, the paper's ``F_0``.
 
-    The paper estimates hyperparameters in every round (section 2.3). Nearest to that is
-    ``GPBandit(arms, rbf_to_learn, goal="regret", policy=ThompsonPolicy(0.05,
-    "projected", scale=1.0))``. It estimates in every round up to 128 observations, then
-    as their number doubles, and fits a prior mean and a scale of poor rewards as well.
+    As printed, the algorithm learns kernel and noise, and estimates them in every round
+    (section 2.3): ``GPThompsonSampling(arms)``. Over a box it is
+    :class:`BoxThompsonSampling`.
 
     Args:
-        arms, covar_module, noise_variance: Those of :class:`BKB`.
+        arms: An ``A x d`` tensor of features.
+        covar_module: Any GPyTorch kernel, used as it is, or a function of the features
+            whose kernel is learned. None: an RBF kernel is learned, with its variance
+            and a lengthscale per feature.
+        noise_variance: lambda, the variance of the rewards' noise. None: learned.
         uniform_probability: The paper's xi: with this probability a pull is a uniformly
             drawn arm. The theorem needs it to be positive; the paper names no value.
         covariance: The covariance of the draws: ``"projected"``, that of the paper's
@@ -316,7 +347,7 @@ class GPThompsonSampling(_SparseBandit):
     The paper's answer is ``maximizer_distribution().mode``.
 
     Example:
-        >>> bandit = GPThompsonSampling(arms, RBFKernel(), noise_variance=0.2)
+        >>> bandit = GPThompsonSampling(arms)
         >>> indices = bandit.ask()
         >>> bandit.tell(indices, measure(indices))
     """
@@ -326,7 +357,7 @@ class GPThompsonSampling(_SparseBandit):
     def __init__(
         self,
         arms: Array,
-        covar_module: Kernel | None = None,
+        covar_module: Kernel | Callable[[Tensor], Kernel] | None = None,
         noise_variance: float | None = None,
         *,
         uniform_probability: float = 0.05,
@@ -338,6 +369,54 @@ class GPThompsonSampling(_SparseBandit):
             covariance = "full" if isinstance(arms, ProductArms) else "projected"
         policy = ThompsonPolicy(uniform_probability, covariance, scale)
         super().__init__(arms, covar_module, noise_variance, policy=policy, **options)
+
+    @override
+    def _fitter(self, arms: Array, kernel: Any, noise_variance: float | None) -> Fitter:
+        kernel = scaled_rbf_to_learn if kernel is None else kernel
+        return PrintedFitter(as_arms(arms), kernel, noise_variance)
+
+
+class BoxThompsonSampling(BoxBandit):
+    r"""Thompson sampling over a box: each point maximizes a draw from the posterior.
+
+    Algorithm 1 of [basu2017]_ as printed: points are uniform until the first reward,
+    and hyperparameters are estimated in every round (section 2.3), with a prior mean of
+    0. Draws are approximate, see :class:`~botorch_bkb.bandits.BoxThompsonPolicy`. The
+    paper's answer is ``maximizer_distribution().mode``.
+
+    Args:
+        bounds: A ``2 x d`` tensor, the lower and the upper corner.
+        covar_module, noise_variance, uniform_probability: Those of
+            :class:`GPThompsonSampling`.
+        batch_size: The paper's simulations draw 30 points per round.
+        options: Those of :class:`~botorch_bkb.BoxBandit`.
+
+    Example:
+        >>> bandit = BoxThompsonSampling(bounds)
+        >>> points = bandit.ask()
+        >>> bandit.tell(points, measure(points))
+    """
+
+    _as_printed = True
+
+    def __init__(
+        self,
+        bounds: Tensor,
+        covar_module: Kernel | Callable[[Tensor], Kernel] | None = None,
+        noise_variance: float | None = None,
+        *,
+        uniform_probability: float = 0.05,
+        batch_size: int = DRAWS_PER_ROUND,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            bounds,
+            scaled_rbf_to_learn if covar_module is None else covar_module,
+            noise_variance,
+            policy=BoxThompsonPolicy(uniform_probability, scale=1.0),
+            batch_size=batch_size,
+            **options,
+        )
 
 
 class EpsilonGreedy(_SparseBandit):
@@ -381,9 +460,7 @@ class UniformRandom(_SparseBandit):
         super().__init__(arms, covar_module, noise_variance, policy=policy, **options)
 
     @override
-    def _fitter(
-        self, arms: Array, kernel: Kernel | None, noise_variance: float | None
-    ) -> Fitter:
+    def _fitter(self, arms: Array, kernel: Any, noise_variance: float | None) -> Fitter:
         return Fitter(as_arms(arms), kernel, noise_variance, "average")
 
 

@@ -15,6 +15,7 @@ from botorch_bkb.acquisition.schedules import RandomDeviationWidth
 from botorch_bkb.bandits import (
     BoxBandit,
     BoxThompsonPolicy,
+    BoxThompsonSampling,
     BoxUCBPolicy,
     composite_to_learn,
     rbf_to_learn,
@@ -438,3 +439,20 @@ def test_bad_arguments_are_refused():
     with pytest.raises(InputDataError, match="inside `bounds`, but row 1"):
         bandit.add_observations([[0.0, 0.0], [9.0, 0.0]], [0.0, 0.0])
     assert_same(bandit.state_dict(), before)
+
+
+def test_thompson_sampling_as_printed_begins_uniformly_and_finds_the_optimum():
+    box = torch.tensor([[0.0], [7.0]], dtype=torch.double)
+    given = BoxThompsonPolicy(0.05, scale=1.0)
+    given = BoxBandit(box, rbf(), 0.1, policy=given, batch_size=30, seed=0)
+    bandit = BoxThompsonSampling(box, seed=0)
+    assert torch.equal(bandit.ask(), given.ask())
+    for _ in range(3):
+        points = bandit.pending_points
+        bandit.tell(points, torch.exp(-((points.squeeze(-1) - 5) ** 2) / 2))
+        points = bandit.ask()
+    fit = bandit._surrogate.fit
+    assert fit.units.mean == 0
+    assert fit.next_fit == bandit.num_pulls + 1
+    assert (bandit.best_point() - 5).abs() < 0.1
+    assert ((points - 5).abs() < 0.5).float().mean() > 0.6

@@ -269,6 +269,11 @@ def rbf_to_learn(arms: Tensor) -> Kernel:
     return get_covar_module_with_dim_scaled_prior(arms.shape[-1])
 
 
+def scaled_rbf_to_learn(arms: Tensor) -> Kernel:
+    """Return the kernel of :func:`rbf_to_learn` with a variance to learn as well."""
+    return _scaled_to_learn(rbf_to_learn(arms), 1.0, 1.0, largest=10.0)
+
+
 def composite_to_learn(arms: Tensor) -> Kernel:
     r"""Return a trend and detail to learn, for rewards that are rough beside it.
 

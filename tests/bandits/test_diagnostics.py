@@ -1,0 +1,107 @@
+"""What the papers plot: `diagnostics`, and q-bar that rises during a run."""
+
+import numpy as np
+import pytest
+import torch
+from botorch.exceptions.errors import InputDataError
+
+from botorch_bkb import BKB, GPUCB, TVGPUCB
+from botorch_bkb.bandits import Diagnostics
+from tests.bandits import (
+    ALL_BANDITS,
+    EXACT_BANDITS,
+    make_bandit,
+    NOISE,
+    play,
+    random_arms,
+    rbf,
+)
+
+
+@pytest.mark.parametrize("maximize", [True, False])
+@pytest.mark.parametrize("bandit_class", EXACT_BANDITS)
+def test_exact_numbers_are_dense_ones(bandit_class, maximize):
+    arms = random_arms(30)
+    bandit = make_bandit(bandit_class, arms, maximize=maximize)
+    rng, told, rewards = np.random.default_rng(0), [], []
+    for _ in range(6):
+        batch = bandit.ask(4)
+        found = bandit.diagnostics()
+        K = rbf()(arms[told]).to_dense().detach().numpy() / NOISE
+        at_all = rbf()(arms[told], arms).to_dense().detach().numpy() / NOISE
+        solved = np.linalg.solve(K + np.eye(len(told)), K)
+        variances = (
+            1
+            - np.sum(at_all * np.linalg.solve(K + np.eye(len(told)), at_all), axis=0)
+            * NOISE
+        )
+        log_det = np.linalg.slogdet(np.eye(len(told)) + K)[1]
+        assert found.effective_dimension == pytest.approx(np.trace(solved), abs=1e-9)
+        assert found.log_det == pytest.approx(log_det, abs=1e-9)
+        assert found.observed_arms.tolist() == sorted({*told})
+        assert {*found.inducing_indices.tolist()} == {*told}
+        np.testing.assert_allclose(
+            found.leverage_scores, variances[sorted({*told})] / NOISE, rtol=1e-8
+        )
+        assert found.batch_size == len(batch)
+        assert found.arms.tolist() == told
+        assert found.rewards.tolist() == rewards
+        bound, (mean, variance) = bandit.confidence_bound(), bandit.predict()
+        half = found.confidence_width * (variance / NOISE).sqrt()
+        torch.testing.assert_close(bound, mean + half if maximize else mean - half)
+        new = rng.normal(size=len(batch)).tolist()
+        bandit.tell(batch, new)
+        told += batch.tolist()
+        rewards += new
+
+
+@pytest.mark.parametrize("bandit_class", ALL_BANDITS)
+def test_every_bandit_has_them_and_no_pick_changes(bandit_class):
+    one, other = (make_bandit(bandit_class, random_arms(20)) for _ in range(2))
+    for number in range(5):
+        batch = one.ask(2)
+        assert batch.tolist() == other.ask(2).tolist()
+        found = one.diagnostics()
+        assert isinstance(found, Diagnostics)
+        assert found.batch_size == len(batch)
+        assert len(found.arms) == len(found.times) == one.num_pulls
+        assert (found.times <= number).all()
+        assert found.leverage_scores.shape == found.observed_arms.shape
+        for bandit in (one, other):
+            bandit.tell(batch, batch / 20)
+
+
+def test_results_have_times_and_failed_pulls_are_no_part_of_a_batch():
+    bandit = TVGPUCB(random_arms(8), rbf(), NOISE, forgetting_rate=0.1, seed=0)
+    first = bandit.ask(time=2.5)
+    bandit.tell(first, [1.0], time=2.75)
+    assert bandit.diagnostics().times.tolist() == [2.75]
+    still = GPUCB(random_arms(8), rbf(), NOISE, batch_rule=None, seed=0)
+    assert still.diagnostics().batch_size == 0
+    batch = still.ask()
+    still.tell(batch, [0.5])
+    batch = still.ask()
+    still.fail(batch)
+    still.add_observations([1], [2.0])
+    found = still.diagnostics()
+    assert found.times.tolist() == [1.0, 2.0]
+    assert found.rewards.tolist() == [0.5, 2.0]
+
+
+def test_q_bar_that_rises_draws_like_one_that_was_large():
+    arms, told = random_arms(400), torch.arange(200)
+    few, raised, large = (
+        BKB(arms, rbf(1.0), 0.5, oversampling=q, seed=1) for q in (0.5, 0.5, 20.0)
+    )
+    few.add_observations(told, torch.sin(5 * arms[told, 0]))
+    play(few, 2)
+    for bandit in (raised, large):
+        bandit.load_state_dict(few.state_dict())
+    raised.oversampling = 20.0
+    assert raised.ask().tolist() == large.ask().tolist()
+    assert raised.inducing_indices.tolist() == large.inducing_indices.tolist()
+    few.ask()
+    assert len(raised.inducing_indices) > 2 * len(few.inducing_indices)
+    with pytest.raises(InputDataError, match="oversampling"):
+        raised.oversampling = 0.0
+    assert raised.oversampling == 20.0
