@@ -399,9 +399,11 @@ class Observations:
 
     def used(self) -> PullCounts:
         """Return the numbers of pulls, told and pending, by arm."""
-        pending = self.pending_arms()
-        ones = torch.ones_like(pending)
-        found = self.totals().plus(pending, ones.double(), ones)
+        found = self.totals()
+        if self.pending:
+            pending = self.pending_arms()
+            ones = torch.ones_like(pending)
+            found = found.plus(pending, ones.double(), ones)
         return PullCounts(found.arms, found.counts)
 
     def history(self, start: int = 0, units: Units | None = None) -> Results:

@@ -3,8 +3,8 @@
 All kernels are evaluated by :func:`dense_covariance`. GPyTorch adds the low-rank matrix
 of a linear kernel to a dense one by updating a Cholesky factor, which is cubic in the
 number of points and, with a jitter, off by 1e-8. Here sums and products are of tensors,
-and nothing is factorized. The Matern-5/2 kernel without gradients is computed in place,
-in half of GPyTorch's time.
+and nothing is factorized. RBF and Matern-5/2 kernels without gradients are computed in
+place, in half of GPyTorch's time.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from gpytorch.kernels import (
     Kernel,
     MaternKernel,
     ProductKernel,
+    RBFKernel,
     ScaleKernel,
 )
 from gpytorch.lazy import LazyEvaluatedKernelTensor
@@ -313,21 +314,18 @@ class _DenseKernel(Kernel):
 
 
 def _is_evaluated_here(kernel: Kernel) -> bool:
-    """Whether a kernel is a sum, a product or a Matern-5/2 kernel, maybe scaled."""
+    """Whether it is a sum, a product, an RBF or a Matern-5/2 kernel, maybe scaled."""
     if type(kernel).forward is ScaleKernel.forward:
         return _is_evaluated_here(kernel.base_kernel)
     if type(kernel).forward in (AdditiveKernel.forward, ProductKernel.forward):
         return len(kernel.kernels) > 1
-    return _is_fast_matern(kernel)
+    return _is_fast(kernel)
 
 
-def _is_fast_matern(kernel: Kernel) -> bool:
-    return (
-        type(kernel) is MaternKernel
-        and kernel.nu == 2.5
-        and len(kernel.batch_shape) == 0
-        and not torch.is_grad_enabled()
-    )
+def _is_fast(kernel: Kernel) -> bool:
+    is_known = type(kernel) is RBFKernel
+    is_known |= type(kernel) is MaternKernel and kernel.nu == 2.5
+    return is_known and not (kernel.batch_shape or torch.is_grad_enabled())
 
 
 def _forward(
@@ -335,8 +333,8 @@ def _forward(
 ) -> Tensor:
     """Do what the kernel's ``forward`` does, on tensors."""
     forward = type(kernel).forward
-    if _is_fast_matern(kernel):
-        return _matern(kernel, x1, x2, out)
+    if _is_fast(kernel):
+        return _of_distances(kernel, x1, x2, out)
     if forward is ScaleKernel.forward:
         outputscale = kernel.outputscale.unsqueeze(-1).unsqueeze(-1)
         return torch.mul(_forward(kernel.base_kernel, x1, x2), outputscale, out=out)
@@ -348,11 +346,18 @@ def _forward(
     return result
 
 
-def _matern(
-    kernel: MaternKernel, x1: Tensor, x2: Tensor, out: Tensor | None = None
+def _of_distances(
+    kernel: RBFKernel | MaternKernel,
+    x1: Tensor,
+    x2: Tensor,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """Return ``(1 + s + s^2 / 3) exp(-s)`` for scaled distances ``s = sqrt(5) r``."""
-    scale = math.sqrt(5) / kernel.lengthscale
+    """Return ``exp(-s^2)`` for ``s = r / sqrt(2)``, an RBF kernel of distances ``r``.
+
+    Or ``(1 + s + s^2 / 3) exp(-s)`` for ``s = sqrt(5) r``, a Matern-5/2 kernel.
+    """
+    is_rbf = isinstance(kernel, RBFKernel)
+    scale = math.sqrt(0.5 if is_rbf else 5) / kernel.lengthscale
     if x1.shape[-2] == 1:  # a row of a large table: in few passes over it
         weights = scale.square().expand(1, x1.shape[-1])
         squared = ((x2 - x1).square_() @ weights.mT).mT
@@ -364,6 +369,8 @@ def _matern(
         left = torch.cat([-2 * a, norms[0], torch.ones_like(norms[0])], dim=-1)
         right = torch.cat([b, torch.ones_like(norms[1]), norms[1]], dim=-1)
         squared = (left @ right.mT).clamp_min_(0.0)
+    if is_rbf:
+        return torch.exp(squared.neg_(), out=squared if out is None else out)
     s = squared.sqrt()
     factor = torch.add(s, squared, alpha=1 / 3, out=squared)
     decay = s.neg_().exp_()
