@@ -1,10 +1,10 @@
 """Every figure of the papers that is reproduced here, at the paper's size.
 
 `--figures` names some (all if omitted): `starvation` is figure 2 of the BKB paper,
-`theorems` the statements of both BKB papers, `bbkb` figures 1 and 2 of the BBKB paper,
-`bbkb_time` its figure 1 with seconds, `drift` and `drift_real` figures 2 and 3 of the
-TV-GP-UCB paper, `thompson` and `thompson_maximizer` figures 3 to 5 and 7 of the
-Thompson sampling paper.
+`theorems` the statements of both BKB papers, `regret_bounds` regret and the bounds of
+their Theorem 2, `bbkb` figures 1 and 2 of the BBKB paper, `bbkb_time` its figure 1 with
+seconds, `drift` and `drift_real` figures 2 and 3 of the TV-GP-UCB paper, `thompson` and
+`thompson_maximizer` figures 3 to 5 and 7 of the Thompson sampling paper.
 `benchmarks/bbkb.py`, `drift.py` and so on describe each.
 
 Rows are kept in `benchmarks/results`, one compressed file a figure, each with commit,
@@ -42,7 +42,7 @@ from benchmarks.record import (
 )
 from benchmarks.rows import add_run_arguments, RowFile
 from benchmarks.starvation import Starvation
-from benchmarks.theorems import Theorems
+from benchmarks.theorems import RegretBounds, Theorems
 from benchmarks.thompson_decay import ThompsonDecay, ThompsonMaximizer
 
 
@@ -94,6 +94,7 @@ PAGE_TABLES: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
 FIGURES: dict[str, Callable[[bool], PaperFigure]] = {
     "starvation": Starvation,
     "theorems": Theorems,
+    "regret_bounds": RegretBounds,
     "bbkb": BBKBFigures,
     "bbkb_time": BBKBTimes,
     "drift": Drift,

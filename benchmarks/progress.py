@@ -7,12 +7,14 @@ bandit says
 - with which probability a candidate without measurement is better than all measured
   ones, noise apart (`better`);
 - with which probability the candidate that is most likely the best is it (`best`);
-- which candidates hold the best one with 95 % probability (`held`);
+- with which probability the best one is among the candidates that are it in 95 % of the
+  draws (`held`);
 - by how much the batch raises the best posterior mean, in standard deviations of the
   rewards over the pool (`rise`).
 
-`calibration.csv` compares the probabilities with how often they came true, in bins; the
-other two are means. `--page` makes the docs' table from `benchmarks/results`.
+The table fits the numbers of Platt scaling, which `bandits/progress.py` has, and
+compares what they say of each pool, fitted to all others, with how often it came true.
+`--page` makes the docs' table from `benchmarks/results`.
 """
 
 from __future__ import annotations
@@ -23,16 +25,19 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import logit
 
 from benchmarks.pools import Laboratory, load_pools, names_of, Pool, smoke_pools
 from benchmarks.record import Record, show_for_page
 from benchmarks.rows import add_run_arguments, finished_rows
 from botorch_bkb import GPBandit
+from botorch_bkb.bandits.progress import NUM_DRAWS, Platt
 
 
 FILE = "progress.csv"
 NUM_FIRST, BATCH_SIZE, NUM_BATCHES, NOISE = 10, 5, 10, 0.05
-NUM_DRAWS = 1024
 
 
 class Run(NamedTuple):
@@ -75,13 +80,14 @@ def play(pool: Pool, seed: int) -> pd.DataFrame:
         batch = bandit.ask(BATCH_SIZE)
         bandit.tell(batch, laboratory.measure(batch))
         rise = bandit.predict()[0].max() - before
+        top = draws.probabilities.max()
         rows.append(
             {
-                "better_said": said.probability_unmeasured,
+                "better_share": is_new[draws.indices].double().mean(),
                 "better": pool.rewards[is_new].max() > pool.rewards[~is_new].max(),
-                "best_said": draws.probabilities.max(),
+                "best_share": top,
                 "best": best[draws.mode],
-                "held_said": 0.95,
+                "held_share": top,
                 "held": best[said.best_arms].any(),
                 "rise_said": said.expected_rise / pool.deviation,
                 "rise": rise / pool.deviation,
@@ -91,14 +97,45 @@ def play(pool: Pool, seed: int) -> pd.DataFrame:
 
 
 def calibration(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return means of what was said and of what was true."""
+    """Return means of what was said and of what was true, in five bins.
+
+    Platt scaling is fitted to all other pools, and its numbers are those of all pools.
+    """
     tables = []
-    for name in ("better", "best", "held", "rise"):
-        said, true = rows[f"{name}_said"], rows[name]
-        bins = np.minimum(said // 0.2, 4) if name in ("better", "best") else 0 * said
-        groups = pd.DataFrame({"said": said, "true": true}).groupby(bins)
-        table = groups.agg(cases=("said", "size"), said=("said", "mean"))
-        table["true"] = groups["true"].mean()
-        tables.append(table.reset_index(drop=True).assign(statement=name))
-    table = pd.concat(tables, ignore_index=True)
-    return table[["statement", "cases", "said", "true"]]
+    for name in ("better", "best", "held"):
+        share, true = rows[f"{name}_share"], rows[name] > 0
+        said = pd.Series(np.nan, index=rows.index)
+        for pool in rows["pool"].unique():
+            own = rows["pool"] == pool
+            said[own] = scaled(name, fit_platt(share[~own], true[~own]), share[own])
+        table = binned(said, true, (said // 0.2).clip(upper=4))
+        fitted = fit_platt(share, true)
+        tables.append(table.assign(statement=name, **fitted._asdict()))
+    rise = binned(rows["rise_said"], rows["rise"], 0 * rows["rise"])
+    table = pd.concat([*tables, rise.assign(statement="rise")], ignore_index=True)
+    return table[["statement", "cases", "said", "true", *Platt._fields]]
+
+
+def fit_platt(share: pd.Series, true: pd.Series) -> Platt:
+    """Fit Platt scaling to shares of draws, with the targets of [platt1999]."""
+    odds = logit(share.clip(0.5 / NUM_DRAWS, 1 - 0.5 / NUM_DRAWS))
+    targets = (true * true.sum() + 1) / (np.where(true, true.sum(), (~true).sum()) + 2)
+
+    def loss(numbers: NDArray[np.float64]) -> float:
+        z = numbers[0] + numbers[1] * odds
+        return float((np.logaddexp(0, z) - targets * z).mean())
+
+    return Platt(*minimize(loss, np.zeros(2)).x)
+
+
+def scaled(name: str, platt: Platt, share: pd.Series) -> pd.Series:
+    """Return what the bandit says, given its numbers."""
+    said = pd.Series([platt(each) for each in share], share.index)
+    return said.clip(upper=share) if name == "best" else said
+
+
+def binned(said: pd.Series, true: pd.Series, bins: pd.Series) -> pd.DataFrame:
+    """Return means of what was said and of what was true."""
+    groups = pd.DataFrame({"said": said, "true": true}).groupby(bins)
+    table = groups.agg(cases=("said", "size"), said=("said", "mean"))
+    return table.assign(true=groups["true"].mean()).reset_index(drop=True)

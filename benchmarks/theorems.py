@@ -35,6 +35,9 @@ horizons the theorems' q-bar keeps every pulled arm, so the same is reported at 
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
 import numpy as np
 import pandas as pd
 import torch
@@ -52,6 +55,7 @@ from botorch_bkb.models.utils.leverage_scores import (
     Resampling,
 )
 from botorch_bkb.optim import ArmPosterior, SumRule
+from botorch_bkb.plotting import blank_figure, tidy_axes
 
 
 # Small, so that two failures in a handful of runs already refute a theorem.
@@ -60,6 +64,15 @@ BKB_EPS = 2**0.5 - 1
 BKB_ALPHA = (1 + BKB_EPS) / (1 - BKB_EPS)
 BBKB_ALPHA = 3.0  # of Lemma 3
 NOISE_STD = 0.05
+BKB_NOISE_VARIANCE, BBKB_NOISE_VARIANCE = 0.1, 1.0
+INFORMATION = "d_eff", "information", "gamma"
+LABELS = {
+    "bound": "right-hand side of Theorem 2",
+    "regret": "cumulative regret",
+    "d_eff": "effective dimension",
+    "information": "information gain of the pulls",
+    "gamma": "information gain of greedy pulls",
+}
 CONFIDENCE = ConstantWidth(0.1)  # Theorem 1 holds for any width
 
 
@@ -247,14 +260,25 @@ def late_run(num_arms: int, num_steps: int, seed: int) -> dict[str, float]:
     return worst.summary() | {"largest_drop": 1 / exact.min()}
 
 
-def regret_run(
-    name: str,
-    horizon: int,
-    seed: int,
-    num_arms: int = 50,
-    oversampling: float | None = None,
-) -> dict[str, float]:
-    """Optimize a function of known norm; return coverage, regret and sizes."""
+class RegretProblem(NamedTuple):
+    """A function of norm 1 on some arms, its dense kernel, and a bandit."""
+
+    function: Tensor
+    gram: Tensor
+    bandit: BKB | BBKB
+    generator: torch.Generator
+
+    def measure(self, indices: Tensor) -> Tensor:
+        """Return noisy rewards."""
+        shape = len(indices)
+        noise = torch.randn(shape, generator=self.generator, dtype=torch.double)
+        return self.function[indices] + NOISE_STD * noise
+
+
+def regret_problem(
+    name: str, horizon: int, seed: int, num_arms: int, oversampling: float | None = None
+) -> RegretProblem:
+    """Return a problem of Theorem 2 of either paper, with its width and q-bar."""
     generator = torch.Generator().manual_seed(seed)
     arms = torch.rand(num_arms, 2, generator=generator, dtype=torch.double)
     kernel = RBFKernel().double()
@@ -267,9 +291,9 @@ def regret_run(
     delta = FAILURE_PROBABILITY
     bandit_class: type[BKB | BBKB] = BKB
     width_class: type[BKBWidth | BBKBWidth] = BKBWidth
-    noise_variance, theorems = 0.1, bkb_oversampling(horizon, delta)
+    noise_variance, theorems = BKB_NOISE_VARIANCE, bkb_oversampling(horizon, delta)
     if name == "BBKB":  # whose theorem asks lambda >= 1
-        bandit_class, width_class, noise_variance = BBKB, BBKBWidth, 1.0
+        bandit_class, width_class, noise_variance = BBKB, BBKBWidth, BBKB_NOISE_VARIANCE
         theorems = bbkb_oversampling(horizon, delta, ratio_threshold=2.0)
     bandit = bandit_class(
         arms,
@@ -279,6 +303,20 @@ def regret_run(
         oversampling=theorems if oversampling is None else oversampling,
         generator=generator,
     )
+    return RegretProblem(function, gram, bandit, generator)
+
+
+def regret_run(
+    name: str,
+    horizon: int,
+    seed: int,
+    num_arms: int = 50,
+    oversampling: float | None = None,
+) -> dict[str, float]:
+    """Optimize a function of known norm; return coverage, regret and sizes."""
+    problem = regret_problem(name, horizon, seed, num_arms, oversampling)
+    function, gram, bandit, _ = problem
+    noise_variance = bandit.noise_variance
     gaps = function.max() - function
     regret: list[Tensor] = []
     worst_error, worst_size = 0.0, 0.0
@@ -290,8 +328,7 @@ def regret_run(
             worst_error = max(worst_error, outside.max().item())
             d_eff = effective_dimension(gram, bandit.counts, noise_variance)
             worst_size = max(worst_size, bandit.inducing_indices.numel() / d_eff)
-        noise = torch.randn(len(indices), generator=generator, dtype=torch.double)
-        bandit.tell(indices, function[indices] + NOISE_STD * noise)
+        bandit.tell(indices, problem.measure(indices))
         regret.append(gaps[indices])
     cumulative = torch.cat(regret).cumsum(0).numpy()
     steps = np.arange(1, horizon + 1)
@@ -333,6 +370,100 @@ def effective_dimension(gram: Tensor, counts: Tensor, noise_variance: float) -> 
     K = roots.unsqueeze(-1) * gram[pulled][:, pulled] * roots
     eigenvalues = torch.linalg.eigvalsh(K).clamp_min(0.0)
     return (eigenvalues / (eigenvalues + noise_variance)).sum().item()
+
+
+def bkb_regret_bound(t: int, d_eff: float) -> float:
+    """Return the right-hand side of Theorem 2 of the BKB paper, at eps = 1/2."""
+    alpha, noise, delta = 3.0, BKB_NOISE_VARIANCE, FAILURE_PROBABILITY
+    size = d_eff * math.log(t)  # kappa = 1
+    rest = NOISE_STD * (size + math.log(1 / delta)) + math.sqrt(noise * size)
+    return 2 * (2 * alpha) ** 1.5 * math.sqrt(t) * rest
+
+
+def bbkb_regret_bound(t: int, variances: float) -> float:
+    """Return the right-hand side of Theorem 2 of the BBKB paper.
+
+    Args:
+        t: The number of pulls.
+        variances: The sum of ``sigma_{s-1}^2(x_s)``, exact variances over lambda.
+    """
+    rest = variances + math.log(1 / FAILURE_PROBABILITY)
+    rest = NOISE_STD * rest + math.sqrt(BBKB_NOISE_VARIANCE * variances)
+    return 55 * 2.0**2 * math.sqrt(t) * rest
+
+
+def exact_gains(gram: Tensor, noise_variance: float, pulls: list[int] | int) -> Tensor:
+    """Return ``sigma_{s-1}^2(x_s)`` over lambda, of pulls or of so many greedy ones."""
+    C, gains = gram.clone(), []
+    for pull in [None] * pulls if isinstance(pulls, int) else pulls:
+        x = int(C.diagonal().argmax()) if pull is None else pull
+        column = C[:, x].clone()
+        gains.append(column[x] / noise_variance)
+        C.addr_(column, column, alpha=-1 / (column[x].item() + noise_variance))
+    return torch.stack(gains)
+
+
+class RegretBounds:
+    """Theorem 2 of both papers: regret, its bound, and the information gain.
+
+    gamma_T is between the information gain of greedy pulls, which is shown, and that
+    over ``1 - 1 / e``.
+    """
+
+    keys = ("bandit", "seed")
+    seeds = range(5)
+
+    def __init__(self, smoke: bool) -> None:
+        self.horizons = {"BKB": 60 if smoke else 1000, "BBKB": 200 if smoke else 10_000}
+
+    def runs(self, seed: int) -> list[tuple[str, int]]:
+        """Return the runs of a seed."""
+        return [(name, seed) for name in self.horizons]
+
+    def play(self, name: str, seed: int) -> pd.DataFrame:
+        """Return a row for each of some numbers of pulls."""
+        horizon = self.horizons[name]
+        problem = regret_problem(name, horizon, seed, num_arms=200)
+        bandit, gram, d_eff = problem.bandit, problem.gram, {}
+        while bandit.num_pulls < horizon:
+            indices = bandit.ask(max_size=horizon - bandit.num_pulls)
+            d_eff[bandit.num_pulls] = bandit.diagnostics().effective_dimension
+            bandit.tell(indices, problem.measure(indices))
+        pulls = bandit.diagnostics().arms
+        regret = (problem.function.max() - problem.function[pulls]).cumsum(0)
+        gains = exact_gains(gram, bandit.noise_variance, pulls.tolist())
+        greedy = exact_gains(gram, bandit.noise_variance, horizon)
+        halves = [gain.log1p().cumsum(0) / 2 for gain in (gains, greedy)]
+        t = np.unique(np.geomspace(10, horizon, 30).astype(int))
+        dimension = np.interp(t, list(d_eff), list(d_eff.values()))
+        bounds = [
+            bkb_regret_bound(n, d)
+            if name == "BKB"
+            else bbkb_regret_bound(n, gains[:n].sum().item())
+            for n, d in zip(t.tolist(), dimension.tolist(), strict=True)
+        ]
+        columns = {"regret": regret, "information": halves[0], "gamma": halves[1]}
+        rows = {key: value[t - 1].numpy() for key, value in columns.items()}
+        return pd.DataFrame({"t": t, "d_eff": dimension, "bound": bounds, **rows})
+
+    def report(self, rows: pd.DataFrame) -> Report:
+        """Return the last numbers, and a picture for each bandit."""
+        figures = {}
+        for name, own in rows.groupby("bandit", sort=False):
+            figure = blank_figure(8.0, 3.4)
+            left, right = figure.subplots(1, 2)
+            means = own.groupby("t").mean(numeric_only=True)
+            for axes, columns in ((left, ("bound", "regret")), (right, INFORMATION)):
+                for column in columns:
+                    axes.loglog(means.index, means[column], label=LABELS[column])
+                axes.set_xlabel("pulls")
+                axes.legend(frameon=False, fontsize="small")
+                tidy_axes(axes)
+            figure.suptitle(f"{name}, Theorem 2, means of {own['seed'].nunique()} runs")
+            figures[f"regret_bounds_{name}"] = figure
+        last = rows.groupby(["bandit", "seed"], sort=False).tail(1)
+        table = last.drop(columns="seed").groupby("bandit", sort=False)
+        return {"regret_bounds": table.mean(numeric_only=True).reset_index()}, figures
 
 
 class Theorems:

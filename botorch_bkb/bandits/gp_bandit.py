@@ -34,7 +34,14 @@ from botorch_bkb.bandits.plates import (
     plate_values,
 )
 from botorch_bkb.bandits.policies import as_policy, Decision, Policy
-from botorch_bkb.bandits.progress import calibrated, LEVEL, NUM_DRAWS, Progress
+from botorch_bkb.bandits.progress import (
+    BETTER,
+    calibrated_best,
+    HELD,
+    LEVEL,
+    NUM_DRAWS,
+    Progress,
+)
 from botorch_bkb.bandits.surrogates import (
     ArmSurrogate,
     PosteriorSurrogate,
@@ -262,7 +269,8 @@ class GPBandit(FiniteArmBandit):
         Returns:
             ``arm``; ``mean`` and ``std``, as :meth:`predict`; ``low`` and ``high``, the
             95 % interval of the mean reward; ``probability_best``, that the arm is the
-            best of all, from joint draws; and ``probability_above``, that the mean
+            best of all, from joint draws, times a factor so that the most likely one is
+            calibrated, as in :meth:`progress`; and ``probability_above``, that the mean
             reward exceeds the threshold (``probability_below`` if not ``maximize``).
 
         Raises:
@@ -282,6 +290,9 @@ class GPBandit(FiniteArmBandit):
         arms, counts = best.unique(return_counts=True)
         place = positions_in(arms, rows, is_ascending=True)
         share = torch.where(place < 0, 0.0, counts[place].to(mean) / num_draws)
+        most = counts.max().item() / num_draws
+        if self._table.has_others(arms[counts.argmax()].view(1)):
+            share *= calibrated_best(most) / most
         columns = {"arm": rows, "mean": mean, "std": variance.sqrt()}
         columns |= {"low": low, "high": high, "probability_best": share}
         if threshold is not None:
@@ -350,13 +361,18 @@ class GPBandit(FiniteArmBandit):
         is_new = ~torch.isin(
             table.first_equal(best.indices), table.first_equal(measured)
         )
-        share = calibrated(is_new.double().mean().item())
+        unmeasured, held = 0.0, best.credible_set(LEVEL)
+        if table.has_others(measured):
+            unmeasured = BETTER(is_new.double().mean().item())
+        share = (best.indices == held[0]).double().mean().item()
         units, rows = surrogate.fit.units, torch.cat([batch, measured])
         best_mean = units.original(given.means(rows)).max().item()
         return Progress(
             min(rise * units.std, units.bounds[1] - best_mean),
-            share if table.has_others(measured) else 0.0,
-            best.credible_set(LEVEL),
+            unmeasured,
+            held,
+            HELD(share) if table.has_others(held) else 1.0,
+            calibrated_best(share) if table.has_others(held[:1]) else 1.0,
         )
 
     @locked

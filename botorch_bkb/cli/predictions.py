@@ -135,7 +135,8 @@ def when_to_stop(
     the best one, unless the best possible result is known.
     """
     picks = torch.tensor(batch.index.repeat(batch["repeats"]).to_numpy())
-    rise, unmeasured, best = bandit.progress(indices=picks)
+    said = bandit.progress(indices=picks)
+    rise, best = said.expected_rise, said.best_arms
     names = listing(list(map(str, campaign.ids[best.numpy()])), NUM_BEST_SHOWN)
     leader, sign = torch.tensor([bandit.best_arm()]), 1 if bandit.maximize else -1
     means = np.append(batch["mean"], bandit.predict(leader)[0])
@@ -152,9 +153,10 @@ def when_to_stop(
         brings += "predictions go beyond all results so far"
     return [
         f"{brings}.",
-        f"Chance that something better is still unmeasured: {100 * unmeasured:.0f} %.",
-        f"{len(best):,} of {campaign.num_candidates:,} candidates could still be the "
-        f"best: {names}.",
+        "Chance that something better is still unmeasured: "
+        f"{100 * said.probability_unmeasured:.0f} %.",
+        f"With a chance of {100 * said.probability_held:.0f} %, the best candidate is "
+        f"one of these {len(best):,} of {campaign.num_candidates:,}: {names}.",
     ]
 
 

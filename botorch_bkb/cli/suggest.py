@@ -232,7 +232,7 @@ def _write_options(args: SuggestOptions) -> None:
     path = _options_file(args)
     text = "\n".join(["# Options of suggest, one a line", *filter(None, lines), ""])
     path.write_text(text, encoding="utf-8")
-    print(f"To repeat this: suggest {quoted(f'@{path}')}")
+    print(f"To repeat this: python -m botorch_bkb suggest {quoted(f'@{path}')}")
 
 
 def _suggest(args: SuggestOptions, campaign: Candidates, features: Features) -> None:

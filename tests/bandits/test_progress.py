@@ -12,7 +12,7 @@ from scipy.special import expit, logit
 from botorch_bkb import GPBandit
 from botorch_bkb.arms import BitArms, ProductArms
 from botorch_bkb.bandits import ThompsonPolicy
-from botorch_bkb.bandits.progress import calibrated
+from botorch_bkb.bandits.progress import BEST, BETTER, calibrated_best, HELD, Platt
 from botorch_bkb.posteriors import batch_rise
 from tests.bandits.test_predictions import campaign, dense_posterior, seeded, tables
 from tests.posteriors.test_product_posterior import NOISE, Space
@@ -92,10 +92,13 @@ def test_the_best_arm_is_that_of_joint_draws():
     is_measured = np.isin(range(len(arms)), bandit.observed_arms)
     better = draws[:, ~is_measured].max(axis=1) > draws[:, is_measured].max(axis=1)
     assert 0.05 < better.mean() < 0.95
-    expected = calibrated(better.mean())
+    expected = BETTER(better.mean())
     assert found.probability_unmeasured == pytest.approx(expected, abs=0.03)
     share = np.bincount(draws.argmax(axis=1), minlength=len(arms)) / len(draws)
-    np.testing.assert_allclose(columns["probability_best"], share, atol=0.02)
+    factor = min(1, BEST(share.max()) / share.max())
+    np.testing.assert_allclose(columns["probability_best"], factor * share, atol=0.02)
+    assert found.probability_best == pytest.approx(factor * share.max(), abs=0.03)
+    assert found.probability_held == pytest.approx(HELD(share.max()), abs=0.03)
     share = share[found.best_arms.numpy()]
     assert 0.93 < share.sum() < 0.99
     assert share[:-1].sum() < 0.97
@@ -105,8 +108,11 @@ def test_the_best_arm_is_that_of_joint_draws():
 def test_shares_of_draws_are_calibrated_by_platt_scaling():
     share = np.linspace(0.001, 0.999, 99)
     expected = expit(0.1 + 0.3 * logit(share))
-    np.testing.assert_allclose(np.vectorize(calibrated)(share), expected)
-    assert calibrated(0) == calibrated(0.5 / 2048) < 0.15
+    np.testing.assert_allclose([Platt(0.1, 0.3)(each) for each in share], expected)
+    assert 0 < BEST(0.0) == BEST(0.5 / 2048) < 0.05
+    # The most likely of many arms does not get more than its draws.
+    assert calibrated_best(0.01) == 0.01
+    assert 0.6 < calibrated_best(0.95) == BEST(0.95) < 0.7
 
 
 @pytest.mark.parametrize("left", ["nothing", "equal arms", "a retired arm"])
@@ -121,7 +127,17 @@ def test_of_measured_arms_alone_none_is_better(left):
     bandit.add_observations(told, torch.rand(8, generator=seeded()).double())
     if left == "a retired arm":
         bandit.retire_arms([8])
-    assert bandit.progress().probability_unmeasured == 0
+    said = bandit.progress()
+    assert said.probability_unmeasured == 0
+    assert said.probability_held < 1 or len(said.best_arms) == 8
+
+
+def test_the_only_arm_is_surely_the_best():
+    bandit = GPBandit(torch.ones(1, 2).double(), seed=0)
+    bandit.add_observations([0, 0], [1.0, 2.0])
+    said = bandit.progress()
+    assert said.probability_held == said.probability_best == 1
+    assert bandit.predictions()["probability_best"].tolist() == [1]
 
 
 @pytest.mark.parametrize(

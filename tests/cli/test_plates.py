@@ -115,8 +115,9 @@ def test_the_command_says_when_to_stop(minimize, folder, capsys, bandits):
     share = f"{100 * progress.probability_unmeasured:.0f} %"
     assert f"something better is still unmeasured: {share}." in out
     best = ARMS["id"][progress.best_arms.tolist()]
-    assert f"candidates could still be the best: {', '.join(best[:3])}" in out
-    assert f" {len(best):,} of {len(ARMS):,} candidates" in out
+    assert f": {', '.join(best[:3])}" in out
+    held = f"chance of {100 * progress.probability_held:.0f} %"
+    assert f"{held}, the best candidate is one of these {len(best)} of 72: " in out
     page = (folder / "r.html").read_text()
     section = page.partition("When to stop")[2].partition("</section>")[0]
     line = next(line for line in out.splitlines() if line.startswith("When to stop:"))
