@@ -10,7 +10,8 @@ bandit says
 - with which probability the best one is among the candidates that are it in 95 % of the
   draws (`held`);
 - by how much the batch raises the best posterior mean, in standard deviations of the
-  rewards over the pool (`rise`).
+  rewards over the pool (`rise`);
+- the 95 % intervals of the candidates without measurement (`inside`).
 
 The table fits the numbers of Platt scaling, which `bandits/progress.py` has, and
 compares what they say of each pool, fitted to all others, with how often it came true.
@@ -76,7 +77,9 @@ def play(pool: Pool, seed: int) -> pd.DataFrame:
         draws = bandit.maximizer_distribution(NUM_DRAWS, generator)
         is_new = torch.ones(pool.num_arms, dtype=torch.bool)
         is_new[bandit.observed_arms] = False
-        before = bandit.predict()[0].max()
+        table = bandit.predictions(num_draws=1, generator=generator)
+        inside = (pool.rewards >= table["low"]) & (pool.rewards <= table["high"])
+        before = table["mean"].max()
         batch = bandit.ask(BATCH_SIZE)
         bandit.tell(batch, laboratory.measure(batch))
         rise = bandit.predict()[0].max() - before
@@ -91,6 +94,8 @@ def play(pool: Pool, seed: int) -> pd.DataFrame:
                 "held": best[said.best_arms].any(),
                 "rise_said": said.expected_rise / pool.deviation,
                 "rise": rise / pool.deviation,
+                "inside_said": 0.95,
+                "inside": inside[is_new].double().mean(),
             }
         )
     return pd.DataFrame(rows).map(float)
@@ -111,8 +116,10 @@ def calibration(rows: pd.DataFrame) -> pd.DataFrame:
         table = binned(said, true, (said // 0.2).clip(upper=4))
         fitted = fit_platt(share, true)
         tables.append(table.assign(statement=name, **fitted._asdict()))
-    rise = binned(rows["rise_said"], rows["rise"], 0 * rows["rise"])
-    table = pd.concat([*tables, rise.assign(statement="rise")], ignore_index=True)
+    for name in ("rise", "inside"):
+        table = binned(rows[f"{name}_said"], rows[name], 0 * rows["rise"])
+        tables.append(table.assign(statement=name))
+    table = pd.concat(tables, ignore_index=True)
     return table[["statement", "cases", "said", "true", *Platt._fields]]
 
 
