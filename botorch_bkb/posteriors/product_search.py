@@ -61,6 +61,7 @@ class Search:
         self.ranked = Ranked(posterior.like, posterior.pulled_indices[:0])
         self.lowered: list[Ranked] = []
         self._more: list[Ranked] = []
+        self._num_more = 0
         std = math.sqrt(posterior.max_prior_variance)
         self.margin = MARGIN * (1 + scale) * std + posterior.errors[0].item()
 
@@ -82,7 +83,8 @@ class Search:
         bounds = self.upper(posterior, indices, K)
         reach = bounds >= self.floor
         self._more.append(self._allowed(Ranked(bounds[reach], indices[reach])))
-        if sum(len(more.arms) for more in self._more) >= 2 * self.size:
+        self._num_more += len(self._more[-1].arms)
+        if self._num_more >= 2 * self.size:
             self.join()
 
     def exact(
@@ -146,7 +148,7 @@ class Search:
     def cut(self) -> None:
         """Keep the largest bounds only, in order."""
         ranked = Ranked.merged([self.ranked, *self._more])
-        self._more = []
+        self._more, self._num_more = [], 0
         if len(ranked.arms) > self.size:
             self.floor = max(self.floor, ranked.values[self.size].item())
             ranked = ranked.first(self.size)
@@ -163,6 +165,7 @@ class Search:
         ties = (values == self.floor).nonzero().squeeze(-1)
         kept[ties[: self.size - int(kept.count_nonzero())]] = True
         self._more = [Ranked(values[kept], arms[kept])]
+        self._num_more = len(self._more[0].arms)
 
     def upper(
         self, posterior: ProductPosterior, indices: Tensor, K: Tensor | None = None
