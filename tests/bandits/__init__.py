@@ -34,6 +34,8 @@ DRAWN_BANDITS = (EpsilonGreedy, UniformRandom, GPThompsonSampling)
 # Sparse, with a prior mean of zero.
 SPARSE_BANDITS = (BKB, BBKB, EpsilonGreedy, GPThompsonSampling)
 DRIFTING_BANDITS = (TVGPUCB, RGPUCB)
+# They learn a kernel or noise that is not given.
+LEARNING_BANDITS = (UniformRandom, GPThompsonSampling)
 # Those of the papers for which time does not matter.
 STILL_BANDITS = (*UCB_BANDITS, *DRAWN_BANDITS)
 PAPERS_BANDITS = (*STILL_BANDITS, *DRIFTING_BANDITS)

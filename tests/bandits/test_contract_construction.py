@@ -12,12 +12,13 @@ from botorch.exceptions.errors import (
 )
 from gpytorch.kernels import Kernel
 
-from botorch_bkb import BBKB, GPBandit, GPUCB, TVGPUCB, UniformRandom
+from botorch_bkb import BBKB, GPBandit, GPUCB, TVGPUCB
 from botorch_bkb.optim import FixedSize
 from tests.bandits import (
     ALL_BANDITS,
     assert_same,
     identity_bandit,
+    LEARNING_BANDITS,
     make_bandit,
     PAPERS_BANDITS,
     play,
@@ -71,7 +72,7 @@ def test_arms_that_are_no_table_of_numbers_are_refused(arms, error, message):
         make_bandit(BBKB, arms=arms)
 
 
-@each([item for item in PAPERS_BANDITS if item is not UniformRandom])
+@each([one for one in PAPERS_BANDITS if one not in LEARNING_BANDITS])
 @pytest.mark.parametrize("missing", ["covar_module", "noise_variance"])
 def test_the_algorithm_of_a_paper_that_misses_something_names_gpbandit(
     bandit_class, missing

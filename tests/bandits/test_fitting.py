@@ -306,7 +306,7 @@ def test_a_fit_that_fails_keeps_the_hyper_parameters_with_a_warning(monkeypatch)
 
 def test_frozen_sums_restart_after_a_refit(monkeypatch):
     """With fits at doubling numbers of pulls from the first one on."""
-    monkeypatch.setattr(fitting, "FIT_ALWAYS_UNTIL", 0)
+    monkeypatch.setattr(fitting.Fitter, "always_until", 0)
     recorder = Recorder()
     bandit = make_bandit(GPBandit, confidence=recorder, **LEARNED)
     restarts = {}

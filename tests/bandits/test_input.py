@@ -317,11 +317,11 @@ def test_a_state_that_lacks_something_is_refused(make):
 
 
 UNFIT = {
-    "more lengthscales": (RBFKernel(ard_num_dims=3), "3 dimensionality"),
+    "more lengthscales": (RBFKernel(ard_num_dims=3), "must match the size"),
     "scaled": (ScaleKernel(RBFKernel(ard_num_dims=3)), "must match the size"),
     "of no such column": (RBFKernel(active_dims=(5,)), "out of"),
     "of several outputs": (MultitaskKernel(RBFKernel(), 2), r"shape \(4, 4\)"),
-    "learned": (lambda features: RBFKernel(ard_num_dims=3), "3 dimensionality"),
+    "learned": (lambda features: RBFKernel(ard_num_dims=3), "must match the size"),
     "of one column": (
         ScaleKernel(RBFKernel(active_dims=(0,), ard_num_dims=3)),
         "3 lengthscales of one feature",

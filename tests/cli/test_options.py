@@ -90,7 +90,8 @@ def test_each_run_writes_the_options_that_repeat_it(capsys):
     fill("r 2.csv", 4, [3.0, 5.0])
     assert suggest("c.csv", "--observations", "r *.csv", "--batch-size=3") == 0
     said = capsys.readouterr().out
-    assert said.splitlines()[-1] == 'To repeat this: suggest "@next.options.txt"'
+    command = 'python -m botorch_bkb suggest "@next.options.txt"'
+    assert said.splitlines()[-1] == f"To repeat this: {command}"
     first = Path("next.csv").read_text(), Path("next.options.txt").read_text()
     assert main(["suggest", "@next.options.txt"]) == 0
     assert capsys.readouterr().out == said

@@ -357,7 +357,7 @@ def _of_distances(
     Or ``(1 + s + s^2 / 3) exp(-s)`` for ``s = sqrt(5) r``, a Matern-5/2 kernel.
     """
     is_rbf = isinstance(kernel, RBFKernel)
-    scale = math.sqrt(0.5 if is_rbf else 5) / kernel.lengthscale
+    scale = (math.sqrt(0.5 if is_rbf else 5) / kernel.lengthscale).to(x1)
     if x1.shape[-2] == 1:  # a row of a large table: in few passes over it
         weights = scale.square().expand(1, x1.shape[-1])
         squared = ((x2 - x1).square_() @ weights.mT).mT
@@ -369,6 +369,8 @@ def _of_distances(
         left = torch.cat([-2 * a, norms[0], torch.ones_like(norms[0])], dim=-1)
         right = torch.cat([b, torch.ones_like(norms[1]), norms[1]], dim=-1)
         squared = (left @ right.mT).clamp_min_(0.0)
+        if x1.shape == x2.shape and torch.equal(x1, x2):
+            squared.diagonal(dim1=-2, dim2=-1).zero_()  # without rounding
     if is_rbf:
         return torch.exp(squared.neg_(), out=squared if out is None else out)
     s = squared.sqrt()
