@@ -23,7 +23,8 @@ class Diagnostics(NamedTuple):
         arms: The ``n`` arms of the results, in order of telling.
         rewards: Their ``n`` rewards.
         times: When each was measured. If the objective does not drift, which ask asked
-            for it, counted from 1; 0 for results from before the first.
+            for it, counted from 1; of a result from outside, the last ask before it,
+            and 0 before the first.
     """
 
     effective_dimension: float
