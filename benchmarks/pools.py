@@ -56,6 +56,7 @@ from botorch_bkb.test_functions.datasets import (
 
 
 Part: TypeAlias = Literal["choosing", "held-out", "further", "later", "last"]
+Kind: TypeAlias = Literal["numbers", "words", "functions"]
 Candidates: TypeAlias = Tensor | pd.DataFrame
 
 REWARD = "reward"
@@ -138,10 +139,11 @@ class Laboratory:
 
 
 class Source(NamedTuple):
-    """Where a pool comes from: what returns its table, and its part."""
+    """Where a pool comes from: what returns its table, its part and its kind."""
 
     load: Callable[[], pd.DataFrame]
     part: Part
+    kind: Kind
 
 
 def load_pools(names: Iterable[str]) -> dict[str, Pool]:
@@ -501,8 +503,26 @@ _LOADERS: dict[Part, dict[str, Callable[[], pd.DataFrame]]] = {
         ),
     },
 }
+_KINDS: dict[Kind, tuple[str, ...]] = {
+    "words": (
+        *("borylation", "cernak", "amidation", "buchwald", "suzuki"),
+        *("nasbench_cifar10", "nasbench_cifar100", "nasbench_imagenet"),
+        *("nasgraph_cora", "nasgraph_arxiv", "nasgraph_physics"),
+    ),
+    "functions": (
+        *("hartmann6", "levy4", "ackley4", "rosenbrock4", "styblinski5"),
+        *("michalewicz5", "griewank4", "powell4", "rastrigin4", "dixonprice5"),
+        *("matern4", "mixed", "rbf6"),
+    ),
+}
+
+
+def _kind(pool: str) -> Kind:
+    return next((kind for kind, names in _KINDS.items() if pool in names), "numbers")
+
+
 SOURCES = {
-    name: Source(load, part)
+    name: Source(load, part, _kind(name))
     for part, loaders in _LOADERS.items()
     for name, load in loaders.items()
 }

@@ -18,14 +18,19 @@ BayBE (0.15.0, if it is installed) is asked with its own defaults for a choice a
 candidates. A table with words has a parameter per column, categorical or numerical.
 Candidates of numbers are the labels of one parameter with their features as
 descriptors.
+
+PHYSBO (3.2.1, if it is installed) chooses by Thompson sampling with 500 random
+features, on standardized columns and rewards, and learns hyperparameters at every ask.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from functools import partial
 from importlib.util import find_spec
+from io import StringIO
 from typing import Any
 
 import numpy as np
@@ -266,7 +271,7 @@ class BayBE(Peer):
             parameters = [
                 CategoricalParameter(name, arms[name].unique())
                 if name in words
-                else NumericalDiscreteParameter(name, arms[name].unique())
+                else NumericalDiscreteParameter(str(name), arms[name].unique())
                 for name in arms
             ]
             space = SearchSpace.from_dataframe(arms, parameters)
@@ -293,6 +298,30 @@ class BayBE(Peer):
         super().tell(indices, rewards)
         rows = self.table.iloc[indices.numpy()]
         self.campaign.add_measurements(rows.assign(reward=rewards.numpy()))
+
+
+class PHYSBO(Peer):
+    """PHYSBO's Thompson sampling over a list of candidates."""
+
+    @override
+    def ask(self, size: int) -> Tensor:
+        from physbo.misc import centering
+        from physbo.search.discrete import Policy
+
+        rewards = (self.rewards - self.rewards.mean()) / self.rewards.std()
+        policy = Policy(
+            centering(self.arms.numpy()),
+            initial_data=(self.indices.numpy(), rewards.numpy()),
+        )
+        policy.set_seed(self._seed())
+        with redirect_stdout(StringIO()):
+            picks = policy.bayes_search(
+                num_search_each_probe=size,
+                score="TS",
+                num_rand_basis=500,
+                is_disp=False,
+            )
+        return torch.from_numpy(picks)
 
 
 class BanditPlayer:
@@ -329,6 +358,8 @@ PEERS: dict[str, PlayerFactory] = {
 }
 if find_spec("baybe") is not None:
     PEERS["BayBE"] = BayBE
+if find_spec("physbo") is not None:
+    PEERS["PHYSBO"] = PHYSBO
 
 
 # Ours

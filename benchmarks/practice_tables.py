@@ -4,17 +4,12 @@ They hold no seconds: rows may come from a busy machine. They depend on the rows
 not on their order in the file, nor on the last bits of a sum.
 
 - `runs`: how far the rows go, and their commits.
-- `ratios`: the best 1 % found over what stock BoTorch found. `to best stock` is the
-  ratio to the stock method with the largest mean on that pool. It is selected on the
-  seeds that are compared, which favours stock BoTorch, the more the fewer seeds there
-  are. `regret over stock Thompson` is the mean difference of simple regrets, in
-  standard deviations. Pools without it are left out.
-- `peers`: the same ratio to the best of all peers, random forests included, and BayBE
-  where it has played; each pair on the seeds that both have; its mean over pools with a
-  95 % interval by resampling pools, and the share of pools where it is at least one.
-  `to chosen peer` is the ratio to the peer that the other seeds of a pool choose.
-- `shares`: the mean share of the best 1 % found at the end of `batches`, on the pools
-  and seeds that ours and all peers have in common; without the part `last`.
+- `shares`: the mean share of the best 1 % found at the end of `batches`, by kind and
+  part of pools. Pools of which a method that is `needed` lacks seeds are left out, and
+  so are pools on which all find everything. The cell of another method is empty where
+  it lacks seeds; *of PHYSBO* are the pools that it has played. *best peer* finds most
+  over all these pools; *ratio* is the share of `suggest` over that of this one peer,
+  with a 95 % interval by resampling pools.
 - `found`: the best 1 % found, a row a pool: means and standard errors over seeds.
 - `regret`: the cumulative regret over the least of stock BoTorch and uniform choice on
   that pool, whether it goes on to the end, or stops after 50 or 100 measurements
@@ -39,20 +34,19 @@ from botorch_bkb.plotting import blank_figure, tidy_axes
 
 
 CELL = ["protocol", "noise"]
-PARTS = ("choosing", "held-out", "further", "later", "last", "other", "all")
-# Stock BoTorch: the best of them is what ours are compared with.
+KINDS = ("numbers", "words", "functions")
+PARTS = ("choosing", "held-out", "further", "later", "last", "other")
+# Stock BoTorch.
 STOCK = ("qLogEI", "qLogNEI", "Thompson")
-BASE = "Thompson"
-FORESTS = ("forest, mean", "forest, UCB", "forest, EI")
 NUM_RESAMPLED = 10_000
 # Of the table of what was found in each pool.
 FOUND_PROTOCOL, FOUND_NOISE = "batches", 0.05
 # Of the page of the docs.
 SHOWN = ("suggest", "GPBandit", "GPBandit, Thompson")
 FOR_REGRET = "GPBandit, regret"
-# Measured yields in tables with words, and the loops that ours are compared with there.
-REACTIONS = ("borylation", "cernak", "amidation", "buchwald", "suzuki")
-LOOPS = ("forest, mean", "forest, UCB", "qLogEI", "BayBE")
+# Methods without whose seeds a pool is not reported.
+NEEDED = (SHOWN[0], "Thompson", "forest, mean", "forest, UCB", "BayBE")
+NUM_SEEDS = 5
 # Of cumulative regret; and when peers may stop their search.
 REGRET_PROTOCOLS = ("batches", "long")
 HORIZONS = (100, 500)
@@ -67,6 +61,7 @@ COLORS = {
     "forest, UCB": "darkgreen",
     "forest, EI": "peru",
     "BayBE": "plum",
+    "PHYSBO": "rosybrown",
 }
 # Without C7, which is as grey as uniform choice.
 OTHER_COLORS = ("C1", "C3", "C4", "C5", "C6", "black", "navy")
@@ -98,9 +93,7 @@ def write_tables(
     is_found = (table["protocol"] == FOUND_PROTOCOL) & (table["noise"] == FOUND_NOISE)
     tables = {
         "runs": runs(table, ours),
-        "ratios": over_pools(compare(beside_stock(table), ours)),
-        "peers": over_best_peer(table, ours),
-        "shares": common_shares(table),
+        "shares": shares_by_kind(table, ours),
         "found": found_by_pool(table[is_found]),
         "regret": regret_over_peers(table, ours),
     }
@@ -126,17 +119,7 @@ def write_summary(
         tables: What :func:`write_tables` returned for them.
         folder: Where to.
     """
-    ratios = tables["ratios"]
-    ratios = ratios[ratios["protocol"] == FOUND_PROTOCOL]
-    by = ["noise", "part", "pools", "seeds"]
-    wide = ratios.pivot(index=by, columns="method", values="to_best_stock")
-    rows = ratios[ratios["method"] == SHOWN[0]].set_index(by).index
-    write_page_table(wide.loc[rows, list(SHOWN)].reset_index(), folder, "best_found")
-    peers = tables["peers"]
-    is_shown = (peers["protocol"] == FOUND_PROTOCOL) & peers["method"].isin(SHOWN)
-    write_page_table(peers[is_shown].drop(columns="protocol"), folder, "best_peers")
-    write_page_table(tables["shares"].fillna(""), folder, "shares")
-    write_page_table(shares_of_reactions(table), folder, "reactions")
+    write_page_table(tables["shares"], folder, "shares")
     regret = tables["regret"]
     regret = regret[regret["method"] == FOR_REGRET].drop(columns="method")
     write_page_table(regret, folder, "cumulative_regret")
@@ -165,6 +148,11 @@ def part_of(pools: pd.Series) -> pd.Series:
     return pools.map(lambda pool: SOURCES[pool].part if pool in SOURCES else "other")
 
 
+def kind_of(pools: pd.Series) -> pd.Series:
+    """Return which kind of table each pool is."""
+    return pools.map(lambda pool: SOURCES[pool].kind if pool in SOURCES else "other")
+
+
 def runs(table: pd.DataFrame, ours: Sequence[str]) -> pd.DataFrame:
     """Return how far the rows go, and the commits of ours and of the peers."""
     whose = np.where(table["method"].isin(ours), "ours", "peers")
@@ -184,178 +172,46 @@ def runs(table: pd.DataFrame, ours: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def beside_stock(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of pools that stock Thompson has played, if it played any."""
-    is_base = table["method"] == BASE
-    cell = [table[key] for key in CELL]
-    has_any = is_base.groupby(cell).transform("any")
-    return table[~has_any | is_base.groupby([*cell, table["pool"]]).transform("any")]
-
-
-def compare(
-    table: pd.DataFrame, ours: Sequence[str], peers: Sequence[str] = STOCK
-) -> pd.DataFrame:
-    """Return, for each pool, what ours found over what some peers found at the end.
-
-    Each pair of methods is compared on the seeds that both have; ``seeds`` is the
-    number that all of them have. A ratio to a peer that found none is NaN.
-    """
-    by = ["protocol", "measurements", "noise", "part", "pool"]
-    rows: list[dict[str, Any]] = []
-    last = table.groupby([*CELL, "pool", "method", "seed"], sort=False).tail(1)
-    for key, one in last.groupby(by, sort=False):
-        found = one.pivot(index="seed", columns="method", values="found")
-        regret = one.pivot(index="seed", columns="method", values="simple_regret")
-        stock = [peer for peer in peers if peer in found]
-        for name in (name for name in ours if name in found):
-            ratios = {}
-            for peer in stock:
-                sums = found[[name, peer]].dropna().sum()
-                ratios[peer] = sums[name] / sums[peer] if sums[peer] > 0 else math.nan
-            if ratios:
-                over = (
-                    regret[name] - regret[BASE] if BASE in regret else found[name][:0]
-                )
-                rows.append(
-                    {
-                        **dict(zip(by, key, strict=True)),
-                        "method": name,
-                        "seeds": len(found[[name, *stock]].dropna()),
-                        "ratio": pd.Series(ratios).min(),
-                        "to_chosen": ratio_to_chosen(found, name, stock),
-                        "to_thompson": ratios.get(BASE, math.nan),
-                        "over_thompson": over.mean(),
-                    }
-                )
-    return pd.DataFrame(rows)
-
-
-def ratio_to_chosen(found: pd.DataFrame, name: str, peers: list[str]) -> float:
-    """Return what a method found over what the peer that the other seeds choose found.
-
-    Args:
-        found: How many each method found in one pool, a row a seed.
-        name: The method.
-        peers: The peers, of which some lack seeds.
-    """
-    found, sums = found.dropna(subset=name), np.zeros(2)
-    for seed, here in found.iterrows():
-        others = found.drop(index=seed)[peers].mean()
-        others = others[here[peers].notna()].dropna()
-        if len(others):
-            sums += [here[name], here[str(others.idxmax())]]
-    return float(sums[0] / sums[1]) if sums[1] > 0 else math.nan
-
-
-def over_pools(ratios: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean and the least of the ratios, for each part and for all pools.
-
-    ``seeds`` is the least number of any pool. The part `last`, which was played once,
-    stands apart from all.
-    """
-    if ratios.empty:
-        return ratios
-    cell = ["protocol", "measurements", "noise"]
-    known = ratios[ratios["part"] != "last"]
-    several = known.groupby(cell)["part"].transform("nunique") > 1
-    both = pd.concat([ratios, known[several].assign(part="all")])
-    rows = []
-    for key, one in both.groupby([*cell, "part", "method"], sort=False):
-        # The first of equals, also of those that only last bits tell apart.
-        worst = one.iloc[one["ratio"].round(9).fillna(math.inf).argmin()]
-        rows.append(
-            {
-                **dict(zip([*cell, "part", "method"], key, strict=True)),
-                "pools": len(one),
-                "seeds": one["seeds"].min(),
-                "to_best_stock": fixed(2)(one["ratio"].mean()),
-                "least": fixed(2)(worst["ratio"]),
-                "in": worst["pool"] if worst["ratio"] == worst["ratio"] else "",
-                "to_stock_Thompson": fixed(2)(one["to_thompson"].mean()),
-                "regret_over_stock_Thompson": fixed(3)(one["over_thompson"].mean()),
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def over_best_peer(table: pd.DataFrame, ours: Sequence[str]) -> pd.DataFrame:
-    """Return means of the ratios to the best peer, in pools that all peers have played.
-
-    BayBE counts where it has played.
-    The part `last`, which was played once, stands apart from all others.
-    """
-    needed = (*STOCK, *FORESTS)
-    cell = [*CELL, "pool"]
-    counts = table[table["method"].isin(needed)].groupby(cell)["method"].nunique()
-    complete = counts.index[counts == len(needed)]
-    table = table[pd.MultiIndex.from_frame(table[cell]).isin(complete)]
-    if table.empty:
-        return table
-    peers = (*needed, "BayBE")
-    ratios = compare(table, ours, peers).dropna(subset="ratio")
-    generator = np.random.default_rng(0)
-    rows = []
-    ratios["part"] = ratios["part"].where(ratios["part"] == "last", "all")
-    by = [*CELL, "part", "method"]
-    for key, one in ratios.groupby(by, sort=False):
-        ratio = one["ratio"].to_numpy()
-        means = generator.choice(ratio, (NUM_RESAMPLED, len(ratio))).mean(axis=1)
-        low, high = map(fixed(2), np.quantile(means, [0.025, 0.975]))
-        rows.append(
-            {
-                **dict(zip(by, key, strict=True)),
-                "pools": len(one),
-                "seeds": one["seeds"].min(),
-                "to_best_peer": fixed(2)(ratio.mean()),
-                "95_%_interval": f"{low} to {high}",
-                "least": fixed(2)(ratio.min()),
-                "to_chosen_peer": fixed(2)(one["to_chosen"].mean()),
-                "pools_with_at_least_1": percent(round((ratio >= 1).mean(), 2)),
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def common_shares(table: pd.DataFrame) -> pd.DataFrame:
-    """Return mean shares of the best 1 % found, on runs that all methods have.
-
-    BayBE is left out where it has not played.
-    """
-    table = table[(table["protocol"] == FOUND_PROTOCOL) & (table["part"] != "last")]
-    last = table.groupby(["noise", "pool", "seed", "method"], sort=False).tail(1)
+def shares_by_kind(table: pd.DataFrame, ours: Sequence[str]) -> pd.DataFrame:
+    """Return mean shares of the best 1 % found, and the ratio to the best peer."""
+    table = table[table["protocol"] == FOUND_PROTOCOL]
+    last = table.groupby(["noise", "pool", "method", "seed"], sort=False).tail(1)
     last = last.assign(share=last["found"] / last["num_best"])
     rows = []
     for noise, one in last.groupby("noise", sort=False):
-        wide = one.pivot(index=["pool", "seed"], columns="method", values="share")
-        needed = [*SHOWN, *STOCK, *FORESTS]
-        if not set(needed) <= set(wide):
+        runs_of = one.groupby(["pool", "method"], sort=False)["share"]
+        wide = runs_of.mean().where(runs_of.size() >= NUM_SEEDS).unstack()
+        if not set(NEEDED) <= set(wide):
             continue
-        names = [name for name in (*needed, "BayBE") if name in wide]
-        common = wide[names].dropna()
-        pools = common.index.get_level_values("pool").nunique()
-        means = common.groupby("pool").mean().mean().map(lambda x: percent(round(x, 3)))
-        cell = {"noise": noise, "pools": pools, "runs": len(common)}
-        rows.append(cell | means.to_dict())
+        others = wide.drop(columns="uniform", errors="ignore")
+        wide = wide[others.notna()[list(NEEDED)].all(axis=1) & (others.min(axis=1) < 1)]
+        kinds, parts = kind_of(wide.index.to_series()), part_of(wide.index.to_series())
+        peers = [name for name in wide if name not in ours]
+        means = wide[peers].mean(skipna=False)
+        best = str(means.idxmax()) if means.notna().any() else ""
+        groups = {"all": kinds.notna()}
+        groups |= {name: kinds == name for name in KINDS}
+        groups |= {name: parts == name for name in PARTS}
+        if "PHYSBO" in wide:
+            groups["of PHYSBO"] = wide["PHYSBO"].notna()
+        for name, is_in in groups.items():
+            there = wide[is_in]
+            if len(there):
+                cell = {"noise": noise, "pools": name, "number": len(there)}
+                means = there.mean(skipna=False).map(shown_percent)
+                ratio = ratio_of_means(there[SHOWN[0]], there[best]) if best else {}
+                rows.append(cell | means.to_dict() | {"best_peer": best} | ratio)
     return pd.DataFrame(rows)
 
 
-def shares_of_reactions(table: pd.DataFrame) -> pd.DataFrame:
-    """Return mean shares of the best 1 % found in each table of reactions.
-
-    The last row is the mean over the tables. ``to best`` is the share of the second of
-    ``SHOWN`` over the best one of ``LOOPS`` in that row.
-    """
-    is_shown = (table["protocol"] == FOUND_PROTOCOL) & (table["noise"] == FOUND_NOISE)
-    is_shown &= table["pool"].isin(REACTIONS) & table["method"].isin([*SHOWN, *LOOPS])
-    last = table[is_shown].groupby(["pool", "method", "seed"]).tail(1)
-    last = last.assign(share=last["found"] / last["num_best"])
-    groups = last.groupby(["pool", "method"])["share"]
-    wide = groups.mean().unstack().reindex(REACTIONS, columns=[*SHOWN, *LOOPS])
-    wide.loc["mean"] = wide.mean(skipna=False)
-    to_best = wide[SHOWN[1]] / wide[list(LOOPS)].max(axis="columns")
-    words = wide.map(fixed(3)).assign(to_best=to_best.map(fixed(2)))
-    words.insert(0, "seeds", groups.size().groupby("pool").agg(span))
-    return words.fillna("").rename_axis("pool").reset_index()
+def ratio_of_means(ours: pd.Series, theirs: pd.Series) -> dict[str, str]:
+    """Return a ratio of means over pools, with an interval by resampling them."""
+    generator = np.random.default_rng(0)
+    drawn = generator.integers(len(ours), size=(NUM_RESAMPLED, len(ours)))
+    means = (one.to_numpy()[drawn].mean(axis=1) for one in (ours, theirs))
+    low, high = np.quantile(np.divide(*means), [0.025, 0.975])
+    ends = f"{fixed(2)(low)} to {fixed(2)(high)}"
+    return {"ratio": fixed(2)(ours.mean() / theirs.mean()), "95_%_interval": ends}
 
 
 def found_by_pool(table: pd.DataFrame) -> pd.DataFrame:
@@ -486,6 +342,11 @@ def draw_shares(table: pd.DataFrame, is_for_page: bool = False) -> Figure:
 def percent(share: float) -> str:
     """Return a share in words."""
     return f"{100 * share:g} %"
+
+
+def shown_percent(share: float) -> str:
+    """Return a share to a tenth of a percent, NaN as nothing."""
+    return "" if math.isnan(share) else percent(round(share, 3))
 
 
 def fixed(places: int) -> Callable[[float], str]:

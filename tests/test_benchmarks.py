@@ -15,7 +15,7 @@ from benchmarks import groups, outcomes, practice, speed
 from benchmarks.pools import as_pool, Pool, SOURCES
 from benchmarks.practice import play, Protocol
 from benchmarks.practice_methods import Uniform
-from benchmarks.practice_tables import LOOPS, REACTIONS, shares_of_reactions
+from benchmarks.practice_tables import NEEDED, NUM_SEEDS, shares_by_kind
 from benchmarks.record import RESULTS
 from benchmarks.rows import RowFile
 from benchmarks.thompson_decay import bimodal, flat
@@ -164,32 +164,39 @@ def test_words_stay_words_and_peers_get_columns_of_0_and_1(tmp_path, monkeypatch
     assert pool.rewards.tolist() == [0.5, 0.25]
 
 
-def test_in_the_last_row_ours_is_compared_with_the_one_loop_of_the_largest_mean():
-    found = {
-        "GPBandit": 6,
-        "forest, mean": 1,
-        "forest, UCB": 1,
-        "qLogEI": 8,
-        "BayBE": 5,
+def test_suggest_is_compared_with_one_peer_on_pools_that_all_have_played():
+    """Of 20, `suggest`, "BayBE", all others and "qLogEI" find so many in each pool."""
+    pools = {
+        "hplc": (10, 4, 2, 3),
+        "suzuki": (6, 8, 2, 3),
+        "levy4": (20, 20, 20, 20),  # all find everything
+        "cernak": (1, 9, 9, 9),  # "BayBE" lacks a seed
     }
-    other = found | {"GPBandit": 9, "qLogEI": 0, "BayBE": 4}
+    places = dict.fromkeys(NEEDED, 2) | {"suggest": 0, "BayBE": 1, "qLogEI": 3}
     rows = [
-        # Two seeds, with twice and with none of the mean.
-        {"pool": pool, "method": name, "seed": seed, "found": 2 * seed * count}
-        for pool in REACTIONS
-        for name, count in (other if pool == "suzuki" else found).items()
-        for seed in (0, 1)
+        (pool, name, seed, counts[place])
+        for pool, counts in pools.items()
+        for name, place in places.items()
+        for seed in range(NUM_SEEDS)
+        if seed or (pool, name) not in {("cernak", "BayBE"), ("suzuki", "qLogEI")}
     ]
-    same = {"protocol": "batches", "noise": 0.05, "num_measured": 100, "num_best": 20}
-    table = shares_of_reactions(pd.DataFrame(rows).assign(**same)).set_index("pool")
-    assert table.loc["suzuki", [*LOOPS]].tolist() == [
-        "0.050",
-        "0.050",
-        "0.000",
-        "0.200",
-    ]
-    assert table["to_best"].tolist() == ["0.75"] * 4 + ["2.25", "1.03"]
-    assert table.loc["mean", ["GPBandit", "qLogEI"]].tolist() == ["0.330", "0.320"]
+    columns = ["pool", "method", "seed", "found"]
+    table = pd.DataFrame(rows, columns=columns).assign(num_measured=100, num_best=20)
+    table = table.assign(protocol="batches", noise=0.05)
+    shares = shares_by_kind(table, ["suggest"]).set_index("pools")
+    assert shares["number"].to_dict() == {
+        "all": 2,
+        "numbers": 1,
+        "words": 1,
+        "choosing": 1,
+        "last": 1,
+    }
+    assert {*shares["best_peer"]} == {"BayBE"}
+    assert shares["ratio"].tolist() == ["1.33", "2.50", "0.75", "2.50", "0.75"]
+    assert shares.loc["all", "95_%_interval"] == "0.75 to 2.50"
+    assert shares.loc["all", ["suggest", "BayBE"]].tolist() == ["40 %", "30 %"]
+    # It lacks a seed in a table of words.
+    assert shares["qLogEI"].tolist() == ["", "15 %", "", "15 %", ""]
 
 
 # --- outcomes
