@@ -45,7 +45,7 @@ FOUND_PROTOCOL, FOUND_NOISE = "batches", 0.05
 SHOWN = ("suggest", "GPBandit", "GPBandit, Thompson")
 FOR_REGRET = "GPBandit, regret"
 # Methods without whose seeds a pool is not reported.
-NEEDED = (SHOWN[0], "Thompson", "forest, mean", "forest, UCB", "BayBE")
+NEEDED = (SHOWN[0], "forest, UCB", "BayBE")
 NUM_SEEDS = 5
 # Of cumulative regret; and when peers may stop their search.
 REGRET_PROTOCOLS = ("batches", "long")

@@ -68,7 +68,7 @@ def play(pool: Pool, seed: int) -> pd.DataFrame:
     """Return what was said before each batch of a campaign, and what was true."""
     generator = torch.Generator().manual_seed(seed)
     laboratory = Laboratory(pool, NOISE, seed)
-    bandit = GPBandit(pool.arms, generator=generator)
+    bandit = GPBandit(pool.candidates, generator=generator)
     batch = torch.randperm(pool.num_arms, generator=generator)[:NUM_FIRST]
     bandit.add_observations(batch, laboratory.measure(batch))
     best, rows = pool.rewards == pool.rewards.max(), []

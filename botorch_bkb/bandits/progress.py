@@ -36,6 +36,10 @@ class Platt(NamedTuple):
 BETTER, BEST = Platt(0.34, 0.25), Platt(-0.87, 0.51)
 HELD = Platt(1.13, 0.19)
 
+# Half of a 95 % interval. A normal distribution would have 1.96; this is the number of
+# Student's t distribution with four degrees of freedom. It is checked there, too.
+DEVIATIONS_OF_95_PERCENT = 2.78
+
 
 class Progress(NamedTuple):
     """The expected benefit of another batch, by the model.

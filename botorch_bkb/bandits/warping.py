@@ -11,8 +11,8 @@ from torch import Tensor
 from typing_extensions import override
 
 
-# Of a normal distribution, to either side.
-DEVIATIONS_OF_95_PERCENT = 1.96
+# Half of a 95 % interval of a normal distribution.
+NORMAL_DEVIATIONS = 1.96
 
 
 class LogWarp(NamedTuple):
@@ -65,10 +65,10 @@ class LogWarp(NamedTuple):
         Those of the normal distribution whose 95 % interval is as wide as that of the
         rewards; means below the least reward count as if at it.
         """
-        half = DEVIATIONS_OF_95_PERCENT * variance.sqrt()
+        half = NORMAL_DEVIATIONS * variance.sqrt()
         center = mean.clamp_min(self(mean.new_tensor(self.least)).item())
         width = self.undo(center + half) - self.undo(center - half)
-        return self.undo(mean), (width / (2 * DEVIATIONS_OF_95_PERCENT)).square()
+        return self.undo(mean), (width / (2 * NORMAL_DEVIATIONS)).square()
 
     def measured(self, rewards: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return ``w`` of rewards, and their noise variances times ``w'^2``."""

@@ -21,7 +21,7 @@ from botorch_bkb.arms import ProductArms
 from botorch_bkb.arms.units import extreme_arms
 from botorch_bkb.bandits import GPBandit
 from botorch_bkb.bandits.fitting import MIN_PULLS_TO_FIT
-from botorch_bkb.bandits.warping import DEVIATIONS_OF_95_PERCENT
+from botorch_bkb.bandits.progress import DEVIATIONS_OF_95_PERCENT
 from botorch_bkb.models.kernels.learned import variance_shares
 from botorch_bkb.models.utils.rows import as_dense, sum_replicates
 from botorch_bkb.tables.columns import listing

@@ -18,7 +18,7 @@ from torch import Tensor
 from botorch_bkb.arms.table import as_arms
 from botorch_bkb.bandits import GPBandit
 from botorch_bkb.bandits.base import Array
-from botorch_bkb.bandits.warping import DEVIATIONS_OF_95_PERCENT
+from botorch_bkb.bandits.progress import DEVIATIONS_OF_95_PERCENT
 from botorch_bkb.cli.arguments import (
     BATCH_SIZE,
     by_option,

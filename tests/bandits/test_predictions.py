@@ -107,8 +107,8 @@ def test_predictions_are_those_of_the_dense_posterior(options):
     np.testing.assert_array_equal(table["arm"], range(NUM_ARMS))
     np.testing.assert_allclose(table["mean"], mean, rtol=1e-7)
     np.testing.assert_allclose(table["std"], std, rtol=1e-6)
-    np.testing.assert_allclose(table["low"], mean - 1.96 * std, rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(table["high"], mean + 1.96 * std, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(table["low"], mean - 2.78 * std, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(table["high"], mean + 2.78 * std, rtol=1e-6, atol=1e-6)
     z = sign * (mean - threshold) / std
     above = [(1 + math.erf(each / math.sqrt(2))) / 2 for each in z]
     np.testing.assert_allclose(table[name], above, atol=1e-6)

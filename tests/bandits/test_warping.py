@@ -105,8 +105,8 @@ def test_answers_are_in_the_units_of_the_rewards(maximize, has_noise):
     width = undo(around + 1.96 * std) - undo(around - 1.96 * std)
     np.testing.assert_allclose(found[1].sqrt(), width / 3.92, rtol=1e-4, atol=1e-5)
     table = bandit.predictions(threshold=0.5 * sign, num_draws=8)
-    np.testing.assert_allclose(table["low"], at(-1.96 * sign), rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(table["high"], at(1.96 * sign), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(table["low"], at(-2.78 * sign), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(table["high"], at(2.78 * sign), rtol=1e-4, atol=1e-4)
     z = (center - warp(np.array([0.5]))) / std
     expected = [(1 + math.erf(each / math.sqrt(2))) / 2 for each in z]
     name = "probability_above" if maximize else "probability_below"

@@ -94,7 +94,7 @@ def test_many_candidates_are_left_out_one_by_one(measured, monkeypatch):
     )
     # Of a single measurement, with the noise of one.
     std = np.sqrt(variance * means.var() + bandit.noise_variance)
-    np.testing.assert_allclose(half_widths(found), 1.96 * std[place], rtol=0.03)
+    np.testing.assert_allclose(half_widths(found), 2.78 * std[place], rtol=0.03)
     noise_share = bandit.noise_variance / rewards.numpy().var()
     share = parts[1][1] / (parts[0][1] + parts[1][1])
     assert detail_share(bandit) == pytest.approx(share)
@@ -117,7 +117,7 @@ def test_what_is_predicted_of_a_candidate_knows_nothing_of_its_rewards(
     np.testing.assert_allclose(after.low[own], before.low[own])
     # Those of its fold do not know them either, most others do.
     assert len(indices[after.mean != before.mean].unique()) == 24
-    assert (half_widths(before) > 1.96 * bandit.noise_variance**0.5).all()
+    assert (half_widths(before) > 2.78 * bandit.noise_variance**0.5).all()
 
 
 def test_errors_are_those_of_single_measurements(measured, held_out):
@@ -172,7 +172,7 @@ def test_known_noise_weighs_and_widens_intervals(measured, most, monkeypatch):
     assert shown == pytest.approx(share, abs=0.02)
     assert reward_trouble(bandit, rewards, noise, range(len(rewards))) is None
     assert found.beats_mean
-    variances = (half_widths(found) / 1.96) ** 2 - full
+    variances = (half_widths(found) / 2.78) ** 2 - full
     of_arm = {}
     own = ~noise.isnan()  # the noise of others is fitted in each fold
     for arm, *pair in zip(

@@ -128,8 +128,8 @@ def test_predictions_are_in_the_rewards_unit(arms, capsys):
     truth = yields(arms)[batch["id"].astype(int)].to_numpy()
     np.testing.assert_allclose(batch["mean"], truth, atol=1.5)
     assert batch["std"].between(0.01, 2.0).all()
-    np.testing.assert_allclose(batch["low"], batch["mean"] - 1.96 * batch["std"])
-    np.testing.assert_allclose(batch["high"], batch["mean"] + 1.96 * batch["std"])
+    np.testing.assert_allclose(batch["low"], batch["mean"] - 2.78 * batch["std"])
+    np.testing.assert_allclose(batch["high"], batch["mean"] + 2.78 * batch["std"])
     assert "40 of them measured, 80 measurements in all" in capsys.readouterr().out
 
 
