@@ -42,10 +42,11 @@ NUM_RESAMPLED = 10_000
 # Of the table of what was found in each pool.
 FOUND_PROTOCOL, FOUND_NOISE = "batches", 0.05
 # Of the page of the docs.
-SHOWN = ("suggest", "GPBandit", "GPBandit, Thompson")
+SHOWN = "suggest"
+IN_FIGURE = ("uniform", "forest, UCB", "BayBE", SHOWN)
 FOR_REGRET = "GPBandit, regret"
 # Methods without whose seeds a pool is not reported.
-NEEDED = (SHOWN[0], "forest, UCB", "BayBE")
+NEEDED = (SHOWN, "BayBE")
 NUM_SEEDS = 5
 # Of cumulative regret; and when peers may stop their search.
 REGRET_PROTOCOLS = ("batches", "long")
@@ -123,10 +124,9 @@ def write_summary(
     regret = tables["regret"]
     regret = regret[regret["method"] == FOR_REGRET].drop(columns="method")
     write_page_table(regret, folder, "cumulative_regret")
-    is_shown = table["method"].isin(["uniform", *STOCK, *SHOWN])
-    is_known = part_of(table["pool"]) != "last"
+    is_shown = table["method"].isin(IN_FIGURE) & (table["noise"] > 0)
     is_found = table["protocol"] == FOUND_PROTOCOL
-    figure = draw_shares(table[is_shown & is_known & is_found], is_for_page=True)
+    figure = draw_shares(table[is_shown & is_found], is_for_page=True)
     write_page_figure(figure, folder, "best_found", dpi=130)
 
 
@@ -174,7 +174,8 @@ def runs(table: pd.DataFrame, ours: Sequence[str]) -> pd.DataFrame:
 
 def shares_by_kind(table: pd.DataFrame, ours: Sequence[str]) -> pd.DataFrame:
     """Return mean shares of the best 1 % found, and the ratio to the best peer."""
-    table = table[table["protocol"] == FOUND_PROTOCOL]
+    is_shown = ~table["method"].isin(ours) | (table["method"] == SHOWN)
+    table = table[is_shown & (table["protocol"] == FOUND_PROTOCOL)]
     last = table.groupby(["noise", "pool", "method", "seed"], sort=False).tail(1)
     last = last.assign(share=last["found"] / last["num_best"])
     rows = []
@@ -199,7 +200,7 @@ def shares_by_kind(table: pd.DataFrame, ours: Sequence[str]) -> pd.DataFrame:
             if len(there):
                 cell = {"noise": noise, "pools": name, "number": len(there)}
                 means = there.mean(skipna=False).map(shown_percent)
-                ratio = ratio_of_means(there[SHOWN[0]], there[best]) if best else {}
+                ratio = ratio_of_means(there[SHOWN], there[best]) if best else {}
                 rows.append(cell | means.to_dict() | {"best_peer": best} | ratio)
     return pd.DataFrame(rows)
 

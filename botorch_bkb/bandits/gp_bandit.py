@@ -25,7 +25,7 @@ from botorch_bkb.bandits.drifting import (
     FilterSurrogate,
 )
 from botorch_bkb.bandits.effects import main_effects, MainEffects
-from botorch_bkb.bandits.fitting import Fitter, MIN_PULLS_TO_JUDGE
+from botorch_bkb.bandits.fitting import Fitter
 from botorch_bkb.bandits.groups import describe_groups
 from botorch_bkb.bandits.inducing import EXACT_UNTIL, LeverageScoreSampling
 from botorch_bkb.bandits.plates import (
@@ -102,9 +102,7 @@ class GPBandit(FiniteArmBandit):
             reward. None: learned.
         goal: ``"best_arm"``: the arms of a batch are distinct, and an arm is measured
             again only if its knowledge gradient exceeds that of every new arm, or in a
-            product space if no new product is left. If the noise is to be learned, a
-            batch ends with the best arm so far when there are 16 results without a
-            repeat, 32 with one, 64 with two, and so on.
+            product space if no new product is left.
             ``"regret"``: repeats are allowed; under upper confidence bounds a batch
             opens with a new arm if the last eighth of all pulls, five at least, had
             none. None: ``"best_arm"``, or ``"regret"`` if the objective drifts, which
@@ -559,12 +557,6 @@ class GPBandit(FiniteArmBandit):
                 surrogate, posterior, missing, left, None, generator
             )
             chosen = torch.cat([chosen, more])
-        if are_distinct and self._repeat_is_due(surrogate):
-            tried = self._indices(sorted(self._observations.arms))
-            best = posterior.moments.best_mean(self._table.competing(tried))
-            repeat = self._indices([best])
-            if limits.allows(repeat).all() and best not in chosen:
-                chosen = torch.cat([chosen[:-1], repeat])
         return chosen
 
     def _best_plate(
@@ -609,18 +601,6 @@ class GPBandit(FiniteArmBandit):
         waiting = self._observations.pending_arms()
         equal = cast(ArmTable, self._table).duplicates
         return best_arm_limits(posterior.moments, limits, used, waiting, size, equal)
-
-    def _repeat_is_due(self, surrogate: ArmSurrogate) -> bool:
-        """Whether this batch ends with the best arm so far, to learn the noise.
-
-        Noise and rough detail look the same until arms have two results.
-        """
-        if surrogate.fit.known_noise is not None:
-            return False
-        used = self._observations.used()
-        arms = self._table.first_equal(used.arms).unique()
-        num_repeats = int(used.counts.sum()) - len(arms)
-        return MIN_PULLS_TO_JUDGE * 2**num_repeats <= self.num_pulls
 
     def _new_arm_is_due(self) -> bool:
         """Whether this batch opens with an arm that was never pulled.

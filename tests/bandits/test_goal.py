@@ -197,49 +197,6 @@ def test_an_arm_is_measured_again_where_that_tells_more():
 # Collecting reward --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("learned", [LEARNED, {"noise_variance": None}])
-@pytest.mark.parametrize(
-    ("num_arms", "num_repeats", "is_due"),
-    [(15, 0, False), (16, 0, True), (30, 1, False), (31, 1, True), (40, 1, True)],
-)
-def test_the_best_arm_is_repeated_where_only_repeats_tell_the_noise(
-    learned, num_arms, num_repeats, is_due
-):
-    bandit = make_bandit(GPBandit, random_arms(60), **learned)
-    indices = torch.arange(num_arms)
-    bandit.add_observations(indices, true_rewards(bandit.arms)[indices])
-    again = indices[-num_repeats - 1 : -1]
-    bandit.add_observations(again, true_rewards(bandit.arms)[again])
-    batch = bandit.ask(4)
-    assert len(batch.unique()) == 4
-    assert (batch[:-1] >= num_arms).all()
-    assert (batch[-1] == bandit.best_arm()) == is_due
-
-
-def test_no_arm_is_repeated_for_a_noise_that_is_known_or_a_repeat_that_is_forbidden():
-    options = LEARNED | {"max_repeats": 1}
-    for bandit, told in (
-        (make_bandit(GPBandit, random_arms(60), **options), None),
-        (make_bandit(GPBandit, random_arms(60), **LEARNED), 1e-4),
-        (make_bandit(GPBandit, random_arms(60)), None),
-    ):
-        indices = torch.arange(16)
-        rewards = true_rewards(bandit.arms)[indices]
-        bandit.add_observations(indices, rewards, noise_variance=told)
-        assert (bandit.ask(4) >= 16).all()
-
-
-def test_a_result_in_flight_is_a_repeat_and_other_arms_of_its_plate_are_not():
-    bandit = make_bandit(GPBandit, random_arms(60), **LEARNED)
-    indices = torch.arange(16)
-    bandit.add_observations(indices, true_rewards(bandit.arms)[indices])
-    others = torch.ones(60, dtype=torch.bool)
-    others[bandit.best_arm()] = False
-    assert bandit.ask(1, available=others).item() != bandit.best_arm()
-    assert bandit.ask(1).item() == bandit.best_arm()
-    assert bandit.ask(1).item() != bandit.best_arm()
-
-
 def settled(num_repeats=20, **options):
     """Return a bandit that knows an arm far above all that the others may have.
 
