@@ -163,6 +163,8 @@ def diagnose(
     spread = torch.cov(values, correction=0, aweights=weights)
     noise_share = ((weights @ variances) / weights.sum() / spread).item()
     parts = [f"noise is {noise_share:.0%} of the results' variance"]
+    if len(measured) == len(indices) and bandit._surrogate.fit.known_noise is None:
+        parts[0] += " (a guess: no candidate was measured twice)"
     if bandit.warp is not None:
         side, sign = ("below", 1) if bandit.maximize else ("above", -1)
         limit = sign * bandit.warp.median

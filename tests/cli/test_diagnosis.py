@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from botorch_bkb.bandits import GPBandit
+from botorch_bkb.bandits import GPBandit, rbf_to_learn
 from botorch_bkb.cli import diagnosis
 from botorch_bkb.cli.diagnosis import (
     decades_trouble,
@@ -102,6 +102,22 @@ def test_many_candidates_are_left_out_one_by_one(measured, monkeypatch):
         f"noise is {noise_share:.0%} of the results' variance; cross-validated "
         f"correlation between predicted and measured results: {found.correlation:.2f}"
     )
+
+
+@pytest.mark.parametrize(
+    ("again", "noise_variance", "is_guess"),
+    [([], None, True), ([3], None, False), ([], 1e-4, False)],
+)
+def test_the_noise_is_a_guess_without_a_repeat(again, noise_variance, is_guess):
+    bandit = GPBandit(
+        torch.rand(20, 2, dtype=torch.double), rbf_to_learn, noise_variance, seed=0
+    )
+    indices = torch.tensor([*range(12), *again])
+    rewards = bandit.arms[indices].sum(dim=-1)
+    bandit.add_observations(indices, rewards)
+    bandit.ask(1)
+    text, _ = diagnose(bandit, indices, rewards)
+    assert ("(a guess: no candidate was measured twice)" in text) == is_guess
 
 
 def test_what_is_predicted_of_a_candidate_knows_nothing_of_its_rewards(
