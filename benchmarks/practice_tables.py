@@ -202,7 +202,8 @@ def shares_by_kind(table: pd.DataFrame, ours: Sequence[str]) -> pd.DataFrame:
                 means = there.mean(skipna=False).map(shown_percent)
                 ratio = ratio_of_means(there[SHOWN], there[best]) if best else {}
                 rows.append(cell | means.to_dict() | {"best_peer": best} | ratio)
-    return pd.DataFrame(rows)
+    shares = pd.DataFrame(rows)
+    return shares.loc[:, (shares != "").any()]
 
 
 def ratio_of_means(ours: pd.Series, theirs: pd.Series) -> dict[str, str]:
