@@ -111,7 +111,7 @@ class ThompsonDecay:
     """Figures 3, 4 and 7 of the Thompson sampling paper."""
 
     keys = ("function", "noise_std", "seed")
-    seeds = range(200, 205)
+    seeds = range(200, 203)
 
     def __init__(self, smoke: bool) -> None:
         self.rounds = 4 if smoke else 40
