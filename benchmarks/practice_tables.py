@@ -6,10 +6,10 @@ not on their order in the file, nor on the last bits of a sum.
 - `runs`: how far the rows go, and their commits.
 - `shares`: the mean share of the best 1 % found at the end of `batches`, by kind and
   part of pools. Pools of which a method that is `needed` lacks seeds are left out, and
-  so are pools on which all find everything. The cell of another method is empty where
-  it lacks seeds; *of PHYSBO* are the pools that it has played. *best peer* finds most
-  over all these pools; *ratio* is the share of `suggest` over that of this one peer,
-  with a 95 % interval by resampling pools.
+  so are pools on which all with enough seeds find everything. The cell of another
+  method is empty where it lacks seeds; *of PHYSBO* are the pools that it has played.
+  *best peer* finds most over all these pools; *ratio* is the share of `suggest` over
+  that of this one peer, with a 95 % interval by resampling pools.
 - `found`: the best 1 % found, a row a pool: means and standard errors over seeds.
 - `regret`: the cumulative regret over the least of stock BoTorch and uniform choice on
   that pool, whether it goes on to the end, or stops after 50 or 100 measurements

@@ -268,7 +268,9 @@ class GPBandit(FiniteArmBandit):
 
         Returns:
             ``arm``; ``mean`` and ``std``, as :meth:`predict`; ``low`` and ``high``, the
-            95 % interval of the mean reward; ``probability_best``, that the arm is the
+            95 % interval of the mean reward, 2.78 standard deviations to either side,
+            since errors have heavier tails than a normal distribution;
+            ``probability_best``, that the arm is the
             best of all, from joint draws, times a factor so that the most likely one is
             calibrated, as in :meth:`progress`; and ``probability_above``, that the mean
             reward exceeds the threshold (``probability_below`` if not ``maximize``).

@@ -36,8 +36,9 @@ class Platt(NamedTuple):
 BETTER, BEST = Platt(0.38, 0.27), Platt(-0.82, 0.61)
 HELD = Platt(1.44, 0.21)
 
-# Half of a 95 % interval. A normal distribution would have 1.96; this is the number of
-# Student's t distribution with four degrees of freedom. It is checked there, too.
+# Half of a 95 % interval: of Student's t distribution with four degrees of freedom, as
+# errors have heavier tails than a normal distribution. The same command counts the true
+# means inside.
 DEVIATIONS_OF_95_PERCENT = 2.78
 
 

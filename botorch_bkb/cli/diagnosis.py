@@ -163,7 +163,12 @@ def diagnose(
     spread = torch.cov(values, correction=0, aweights=weights)
     noise_share = ((weights @ variances) / weights.sum() / spread).item()
     parts = [f"noise is {noise_share:.0%} of the results' variance"]
-    if len(measured) == len(indices) and bandit._surrogate.fit.known_noise is None:
+    told = bandit._observations.told
+    # Controls and candidates of earlier campaigns tell the noise as well.
+    own = np.stack([told[name] for name in ("indices", "campaign", "control")])
+    is_repeated = len(np.unique(own, axis=1).T) < len(told)
+    is_repeated |= len(measured) < len(indices)
+    if not is_repeated and bandit._surrogate.fit.known_noise is None:
         parts[0] += " (a guess: no candidate was measured twice)"
     if bandit.warp is not None:
         side, sign = ("below", 1) if bandit.maximize else ("above", -1)

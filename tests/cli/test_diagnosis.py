@@ -117,7 +117,14 @@ def test_the_noise_is_a_guess_without_a_repeat(again, noise_variance, is_guess):
     bandit.add_observations(indices, rewards)
     bandit.ask(1)
     text, _ = diagnose(bandit, indices, rewards)
-    assert ("(a guess: no candidate was measured twice)" in text) == is_guess
+    note = "(a guess: no candidate was measured twice)"
+    assert (note in text) == is_guess
+    # One result of a control tells no noise, the second one does.
+    for number, tells in enumerate([False, True]):
+        bandit.add_observations(None, [number], group=["P1"], control=["standard"])
+        bandit.ask(1)
+        text, _ = diagnose(bandit, indices, rewards)
+        assert (note in text) == (is_guess and not tells)
 
 
 def test_what_is_predicted_of_a_candidate_knows_nothing_of_its_rewards(
