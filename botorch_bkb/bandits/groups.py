@@ -218,6 +218,14 @@ class GroupedModel(SingleTaskDTCGP):
         return SparsePosterior(kernel, features, V, target, ())
 
     @override
+    def get_fantasy_model(
+        self, inputs: Tensor, targets: Tensor, **kwargs: Any
+    ) -> SingleTaskDTCGP:
+        # What results of groups tell is projected once, by the bandit.
+        kwargs["reproject"] = False
+        return super().get_fantasy_model(inputs, targets, **kwargs)
+
+    @override
     def _train_prior(self, x: Tensor) -> MultivariateNormal:
         raise UnsupportedError(
             "Expected a model that is not fitted, since offsets of groups are not part "

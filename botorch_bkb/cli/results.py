@@ -71,6 +71,8 @@ def read_results(
     names = [path.name for path in paths] or [""]
     names = names if len({*names}) == len(names) else [*map(str, paths)]
     stems = [os.path.splitext(name.removesuffix(".gz"))[0] for name in names]
+    if len({*stems}) < len(stems):  # such as those of 24.csv and 24.xlsx
+        stems = [*names]
     stems[: len(args.observations)] = [""] * len(args.observations)
     results = pd.concat(frames, keys=[*zip(names, stems, strict=True)])
     found = find_column(results.columns, results_id)

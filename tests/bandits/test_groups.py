@@ -12,6 +12,7 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
+from botorch.sampling import SobolQMCNormalSampler
 from gpytorch.kernels import ProductKernel, RBFKernel
 
 from botorch_bkb import AtMost, GPBandit, Maximize, Minimize, OutcomesBandit
@@ -155,6 +156,16 @@ def test_answers_are_those_of_the_dense_process(options, maximize):
         found, (mean, variance) = bandit.model().posterior(points), bandit.predict()
         np.testing.assert_allclose(found.mean[:, 0], mean, **close)
         np.testing.assert_allclose(found.variance[:, 0], variance, **close)
+        fantasy = bandit.model().fantasize(
+            points[5:7], SobolQMCNormalSampler(torch.Size([2]), seed=0)
+        )
+        expected = fantasy.posterior(points).mean
+        values = fantasy.posterior(points[8:10]).mean  # which tell nothing new
+        known = fantasy.condition_on_observations(points[8:10].expand(2, 2, -1), values)
+        np.testing.assert_allclose(
+            *(each.detach() for each in (known.posterior(points).mean, expected)),
+            **close,
+        )
         assert torch.equal(bandit.predictions()["mean"], mean)
         if points is ARMS:
             effect = bandit.main_effects().effects[0]

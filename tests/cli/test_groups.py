@@ -176,14 +176,21 @@ def test_a_first_batch_needs_no_results_of_this_campaign(capsys):
     assert "No candidate was measured yet." in capsys.readouterr().out
 
 
-def test_the_same_ids_of_two_campaigns_are_of_different_candidates(bandits):
-    for name in ("a/old", "b/old"):
-        Path(name).parent.mkdir()
-        OLD.assign(heat=OLD["heat"] + len(bandits)).to_csv(f"{name}.csv", index=False)
-        bandits.append(None)
-    suggest(OF_ARMS, "--earlier=a/old.csv", "--earlier=b/old.csv")
+@pytest.mark.parametrize(
+    ("files", "labels"),
+    [(("a/old.csv", "b/old.csv"), ("a/old", "b/old")), (2 * (("old.csv", "old.tsv"),))],
+    ids=["folders", "formats"],
+)
+def test_the_same_ids_of_two_campaigns_are_of_different_candidates(
+    files, labels, bandits
+):
+    for heat, name in enumerate(files):
+        Path(name).parent.mkdir(exist_ok=True)
+        table, tab = OLD.assign(heat=OLD["heat"] + heat), name.endswith(".tsv")
+        table.to_csv(name, index=False, sep="\t" if tab else ",")
+    suggest(OF_ARMS, *(f"--earlier={name}" for name in files))
     rows = told(bandits[-1].state_dict())[len(OF_ARMS) :]
-    assert rows["campaign"].tolist() == ["a/old"] * 11 + ["b/old"] * 11
+    assert rows["campaign"].tolist() == [labels[0]] * 11 + [labels[1]] * 11
     assert rows["indices"].tolist() == [*range(72, 94)]
 
 
