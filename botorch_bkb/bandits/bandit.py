@@ -311,11 +311,17 @@ class FiniteArmBandit(Bandit):
     ) -> Tensor:
         """Return a batch of at most ``size``, whose first arm may be chosen already."""
         moments, rule, limits = posterior.moments, self.batch_rule, limits.copy()
-        num_pending = len(self._observations.pending)
-        width = partial(self._width, surrogate, moments, num_pending)
+        width = partial(self._batch_width, surrogate, posterior, limits)
         choices = self.policy.choices(posterior, rule, limits, width, generator)
         batch = rule.open(moments, moments.like.new_tensor(posterior.given_scores))
         return self._indices(fill_batch(choices, batch, size, first))
+
+    def _batch_width(
+        self, surrogate: ArmSurrogate, posterior: Decision, limits: PullLimits
+    ) -> float:
+        """Return the confidence width of a batch of the arms that are open."""
+        num_pending = len(self._observations.pending)
+        return self._width(surrogate, posterior.moments, num_pending)
 
     def _width(
         self, surrogate: ArmSurrogate, moments: Posterior, num_pending: int = 0

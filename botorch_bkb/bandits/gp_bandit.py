@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -53,7 +54,11 @@ from botorch_bkb.models.utils.draws import ASKS, PROGRESS, seeded_generator
 from botorch_bkb.models.utils.rows import positions_in
 from botorch_bkb.posteriors import ArmPosterior, ProductPosterior, StaticPosterior
 from botorch_bkb.posteriors.batch_rise import expected_rises
-from botorch_bkb.posteriors.upper_bounds import best_arm_limits, MAX_POOL_SIZE
+from botorch_bkb.posteriors.upper_bounds import (
+    best_arm_limits,
+    hopeful_scale,
+    MAX_POOL_SIZE,
+)
 
 
 Goal = Literal["best_arm", "regret"]
@@ -70,6 +75,8 @@ NEW_ARM_SHARE = 1 / 8
 NEW_ARM_PATIENCE = 5
 # An arm is retired when its pulls have failed this often without a reward in between.
 MOST_FAILURES = 2
+# A new arm is hopeful if it may be among the best tenth of the measured ones.
+GOOD_SHARE = 1 / 10
 # The first batch of more candidates is chosen among a sample of them.
 MOST_COMPARED = 2**15
 
@@ -112,7 +119,10 @@ class GPBandit(FiniteArmBandit):
         confidence: The width of these bounds: a schedule of
             ``botorch_bkb.acquisition.confidence``, or a number of posterior standard
             deviations. None: 1.25 if the kernel is a sum, such as the default with its
-            rough detail, else 1.0, plus up to one more for noise.
+            rough detail, else 1.0, plus up to one more for noise. With
+            ``goal="best_arm"``, an arm that is among the best tenth of the measured
+            ones with less than 2.5 % gives way to the likeliest one:
+            :func:`~botorch_bkb.posteriors.upper_bounds.hopeful_scale`.
         max_inducing: A ceiling for inducing arms, None for none; see
             :class:`~botorch_bkb.bandits.LeverageScoreSampling`.
         forgetting_rate: 0: the objective does not change. A number in ``(0, 1)``:
@@ -195,6 +205,7 @@ class GPBandit(FiniteArmBandit):
                 LeverageScoreSampling(max_inducing=max_inducing),
                 exact_until=min(EXACT_UNTIL, max_inducing or EXACT_UNTIL),
             )
+        self._widens = confidence is None and self.goal == "best_arm"
         if confidence is None:
             kernel = surrogate.fit.covar_module
             if isinstance(kernel, ComponentKernel):
@@ -560,6 +571,24 @@ class GPBandit(FiniteArmBandit):
             )
             chosen = torch.cat([chosen, more])
         return chosen
+
+    @override
+    def _batch_width(
+        self, surrogate: ArmSurrogate, posterior: Decision, limits: PullLimits
+    ) -> float:
+        """Return the width, larger if the arm of the largest bound is hopeless.
+
+        A narrow bound stays near the best peak after all good arms there are measured.
+        """
+        width = super()._batch_width(surrogate, posterior, limits)
+        moments = posterior.moments
+        if not self._widens or not len(moments.pulled_indices):
+            return width
+        means = moments.means(moments.pulled_indices)
+        target = means.topk(max(1, int(GOOD_SHARE * len(means)))).values[-1].item()
+        unit = math.sqrt(moments.noise_variance)
+        scale = hopeful_scale(posterior.given, width / unit, target, limits.allowed)
+        return max(width, scale * unit)
 
     def _best_plate(
         self,

@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +26,9 @@ MAX_POOL_SIZE = 1024
 # So few that a pool's product with them stays below the size from which BLAS libraries
 # start threads, which cost more than the product.
 MAX_DOWNDATES = 64
+# An arm whose upper bound with so many standard deviations misses a target exceeds it
+# with less than 2.5 %.
+HOPELESS_DEVIATIONS = 2.0
 
 
 class Choices(ABC):
@@ -236,6 +240,37 @@ class UpperBounds(Choices):
 def _beats(left: tuple[float, int], right: tuple[float, int]) -> bool:
     """Whether the first (bound, index) goes before the second."""
     return left[0] > right[0] or (left[0] == right[0] and left[1] < right[1])
+
+
+def hopeful_scale(
+    posterior: Posterior, scale: float, target: float, allowed: Any = None
+) -> float:
+    """Return a scale of upper bounds whose largest one is of a hopeful arm.
+
+    The scale as it is, unless the arm of the largest bound exceeds the target with a
+    probability below 2.5 %. Then the least scale at which any bound reaches the target:
+    it is reached by the arm of the largest probability of improvement on the target
+    [kushner1964]_. The scales of the arms found fall to it [dinkelbach1967]_.
+
+    Args:
+        posterior: The posterior.
+        scale: The number of standard deviations of the bounds.
+        target: The value to exceed.
+        allowed: As for :meth:`Posterior.largest_bounds`.
+    """
+
+    def deviations(scale: float) -> float:
+        """Return how far the arm of the largest bound is from the target."""
+        arm = posterior.largest_bounds(scale, 1, allowed).arms
+        gap = target - posterior.means(arm)
+        return next(iter((gap / posterior.variances(arm).sqrt()).tolist()), -math.inf)
+
+    least = deviations(scale)
+    if not max(scale, HOPELESS_DEVIATIONS) < least < math.inf:
+        return scale
+    while (less := deviations(least)) < least:
+        least = less
+    return least
 
 
 def best_arm_limits(

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
@@ -24,8 +25,10 @@ from tests.bandits import (
     make_bandit,
     noisy_rewards,
     random_arms,
+    rbf,
     true_rewards,
 )
+from tests.reference import exact_posterior
 
 
 def test_the_first_batch_of_many_candidates_is_spread_by_one_pool(monkeypatch):
@@ -119,6 +122,42 @@ def test_the_width_is_larger_beside_rough_detail(covar_module, width):
 
 
 # Finding the best arm -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"confidence": 1.0}, {"goal": "regret"}],
+    ids=["default", "given", "regret"],
+)
+def test_a_hopeless_arm_gives_way_to_the_likeliest_one(options):
+    """The dense posterior of a peak whose good arms are measured, and of the rest."""
+    numbers, num_likeliest, noise = np.random.default_rng(0), 0, 1e-6
+    for _ in range(40):
+        arms = numbers.random((50, 2))
+        gaps = ((arms[:, None] - arms) ** 2).sum(axis=-1)
+        K, order = np.exp(-gaps / (2 * 0.2**2)), gaps[0].argsort()
+        new = np.sort(order[numbers.choice(50, size=numbers.integers(5, 25))])
+        measured = np.setdiff1d(order, new)
+        y = 3 * np.exp(-gaps[0, measured] / 0.1) - 1
+        bandit = GPBandit(torch.tensor(arms), rbf(0.2), noise, **options)
+        bandit.add_observations(measured, torch.tensor(y))
+        noises = np.full(len(y), noise)
+        columns = K[measured]
+        mean, covariance = exact_posterior(
+            columns[:, measured], columns, K, noises, y - y.mean()
+        )
+        std, width = np.sqrt(covariance.diagonal()), 1.0
+        if options != {"confidence": 1.0}:
+            width += math.sqrt(noise / (1 + noise))
+        allowed = np.arange(50) if options == {"goal": "regret"} else new
+        chosen = allowed[(mean + width * std)[allowed].argmax()]
+        target = np.sort(mean[measured])[-max(1, len(measured) // 10)]
+        if options == {} and mean[chosen] + 2 * std[chosen] < target:
+            likeliest = new[((mean - target) / std)[new].argmax()]
+            num_likeliest += int(likeliest != chosen)
+            chosen = likeliest
+        assert bandit.ask() == chosen
+    assert num_likeliest > 4 or options
 
 
 POLICIES = {
