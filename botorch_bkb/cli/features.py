@@ -137,7 +137,7 @@ def table_features(
         shown = ", ".join(map(repr, smiles))
         kind = "bits" if args.bits else "counts"
         note(
-            f"column {shown} became Morgan fingerprints of radius {args.radius}, "
+            f"column{'s' * bool(smiles[1:])} {shown} became Morgan fingerprints of radius {args.radius}, "
             f"{args.num_bits:,} {kind}{by}"
         )
     if special:

@@ -122,8 +122,10 @@ def reward_column(column: pd.Series, *, may_be_empty: bool) -> pd.Series:
         gaps = ", or failed for a failed measurement, or leave the cell empty until "
         gaps += "there is a result"
         write = f"Write {only[1] if only else 'a number'}{gaps * may_be_empty}. "
+        is_large = pd.notna(rewards[wrong].iloc[0])
+        why = f"beyond {MAX_NUMBER:g}" if is_large else "not a number"
         raise InputDataError(
-            f"Column {column.name!r} has {shown} in {row_name(wrong)}, which is not a "
-            f"number (up to {MAX_NUMBER:g}).{more} {write}{WRITE_NUMBERS}."
+            f"Column {column.name!r} has {shown} in {row_name(wrong)}, which is {why}."
+            f"{more} {write}{WRITE_NUMBERS}."
         )
     return rewards

@@ -270,12 +270,13 @@ REFUSED = {
         ),
         "a huge reward": (
             rewards("41.25", "1e150", "13.75", "2"),
-            "'reward' has '1e+150' in row 3 of results.csv",
+            "'reward' has '1e+150' in row 3 of results.csv (the header counts, as in a "
+            "spreadsheet), which is beyond 1e+100.",
         ),
         "rewards by bounds": (
             rewards("41.25", ">10000", "13.75", "inf"),
             "has '>10000' in row 3 of results.csv (the header counts, as in a "
-            "spreadsheet), which is not a number (up to 1e+100). More such rows: 1. "
+            "spreadsheet), which is not a number. More such rows: 1. "
             "Write 10000, or failed for a failed measurement, or leave the cell empty",
         ),
     },

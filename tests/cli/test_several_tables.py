@@ -107,7 +107,7 @@ def test_every_column_of_molecules_counts(capsys):
     told = write(results[:9], "r.csv")
     batch = suggest(*told, "--smiles", "acid", "--smiles=amine", arms=arms)
     said = capsys.readouterr().out
-    assert "column 'acid', 'amine' became Morgan fingerprints" in said
+    assert "columns 'acid', 'amine' became Morgan fingerprints" in said
     assert "15 candidates" in said
     assert batch["id"].iloc[0] in ("P11", "P14")  # the amine of the best results
     wrong = arms.assign(amine=arms["amine"].mask(arms["id"] == "P7", "N(("))
