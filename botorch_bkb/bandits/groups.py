@@ -221,6 +221,7 @@ class GroupedModel(SingleTaskDTCGP):
     def get_fantasy_model(
         self, inputs: Tensor, targets: Tensor, **kwargs: Any
     ) -> SingleTaskDTCGP:
+        """Condition the present posterior by Bayes' rule, whatever ``reproject`` is."""
         # What results of groups tell is projected once, by the bandit.
         kwargs["reproject"] = False
         return super().get_fantasy_model(inputs, targets, **kwargs)

@@ -134,10 +134,10 @@ def table_features(
     if by and columns and not special:
         by += " times a Matern kernel of the other columns"
     if smiles:
-        shown = ", ".join(map(repr, smiles))
+        shown = f"column{'s' * bool(smiles[1:])} {', '.join(map(repr, smiles))}"
         kind = "bits" if args.bits else "counts"
         note(
-            f"column{'s' * bool(smiles[1:])} {shown} became Morgan fingerprints of radius {args.radius}, "
+            f"{shown} became Morgan fingerprints of radius {args.radius}, "
             f"{args.num_bits:,} {kind}{by}"
         )
     if special:
