@@ -480,7 +480,7 @@ class SingleTaskDTCGP(SingleTaskGP):
         """Condition the model on new observations; see BoTorch's models.
 
         The new inputs are appended to the inducing points, so that the posterior also
-        moves at points outside them. The factors are extended, not computed again.
+        moves at points outside them. Their factor is extended, not computed again.
 
         Args:
             X: As in BoTorch's models; there may be no points.

@@ -51,7 +51,7 @@ from linear_operator.operators import (
     MatmulLinearOperator,
     to_linear_operator,
 )
-from torch import Tensor
+from torch import nn, Tensor
 from typing_extensions import override
 
 from botorch_bkb.models.utils.nystrom import (
@@ -162,16 +162,12 @@ class AppendedFeatures:
         self.C = self.C + torch.diag_embed((~self.keep).to(self.C))
         self.keep = self.keep.unsqueeze(-1)
 
-    def appended(self, X: Tensor, z: Tensor) -> Tensor:
-        """Return the new coordinates only, ``... x q' x q``, given ``z = base(X)``."""
-        residual = dense_covariance(self.covar_module, self.points, X) - self.B @ z
-        new = solve_lower(self.C, residual)
-        return torch.where(self.keep, new, torch.zeros_like(new))
-
     def __call__(self, X: Tensor) -> Tensor:
         """Return the ``... x (m + q') x q`` features of ``... x q x d`` points."""
         z = self.base(X)
-        new = self.appended(X, z)
+        residual = dense_covariance(self.covar_module, self.points, X) - self.B @ z
+        new = solve_lower(self.C, residual)
+        new = torch.where(self.keep, new, torch.zeros_like(new))
         return torch.cat([z.expand(*new.shape[:-2], *z.shape[-2:]), new], dim=-2)
 
 
@@ -302,26 +298,23 @@ class SparsePosterior(DTCPredictionStrategy):
     Args:
         covar_module: The kernel.
         features: The Nystrom features ``z`` of the inducing points.
-        V: The ``... x m x m`` matrix ``I + Z^T W Z``.
+        scatter: The ``... x m x m`` matrix ``Z^T W Z = V - I``.
         b: The ``... x m`` vector ``Z^T W y``.
-        observations: What ``V`` and ``b`` were made of, in blocks.
-        is_complete: Whether all of them are projected on all features.
+        observations: All observations, in blocks.
     """
 
     def __init__(
         self,
         covar_module: Kernel,
         features: FeatureMap,
-        V: Tensor,
+        scatter: Tensor,
         b: Tensor,
         observations: tuple[Observations, ...],
-        is_complete: bool = True,
     ) -> None:
-        self.V = V
+        self.scatter = scatter
         self.b = b
-        self.is_complete = is_complete
         self.observations = observations
-        L_v = torch.linalg.cholesky(V)
+        L_v = torch.linalg.cholesky(torch.eye(scatter.shape[-1]).to(scatter) + scatter)
         log_diagonal = L_v.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
         weights = solve_lower(L_v, b.unsqueeze(-1)).squeeze(-1)
         super().__init__(covar_module, features, weights, 2 * log_diagonal, L_v)
@@ -331,53 +324,30 @@ class SparsePosterior(DTCPredictionStrategy):
         cls, covar_module: Kernel, observations: Observations, inducing_points: Tensor
     ) -> SparsePosterior:
         """Factor over ``m x d`` inducing points in ``O(P m^2)``."""
-        X, W, means = observations
         features = nystrom_features(covar_module, inducing_points)
-        Z = features(X)  # m x P
-        V = torch.eye(Z.shape[0]).to(Z) + (Z * W) @ Z.mT
-        return cls(covar_module, features, V, Z @ (W * means), (observations,))
+        sums = _feature_sums(features, observations)
+        return cls(covar_module, features, *sums, (observations,))
 
     @override
     def condition(
         self, observations: Observations, reproject: bool = True
     ) -> SparsePosterior:
-        X, W, means = observations
+        X = observations.inputs
         B = self.features(X).mT  # ... x q x m
         schur = dense_covariance(self.covar_module, X) - B @ B.mT
         C, keep = masked_cholesky(schur, self.covar_module(X, diag=True))
         features = AppendedFeatures(self.features, self.covar_module, X, B, C, keep)
-        V, b = self._completed() if reproject else (self.V, self.b)
-        # The block form of I + Z^T W Z: old coordinates, then the q new ones.
-        top = V + (B.mT * W.unsqueeze(-2)) @ B
-        b_top = b + (B.mT @ (W * means).unsqueeze(-1)).squeeze(-1)
-        side = X.new_zeros(*X.shape[:-1], B.shape[-1])
-        corner = torch.eye(X.shape[-2]).to(X)
-        b_new = X.new_zeros(X.shape[-2])
+        scatter, b = _feature_sums(features, observations)
+        if reproject:
+            for block in self.observations:
+                more = _feature_sums(features, block)
+                scatter, b = scatter + more[0], b + more[1]
+        else:  # the new coordinates are independent of the old data
+            q = X.shape[-2]
+            scatter = scatter + nn.functional.pad(self.scatter, (0, q, 0, q))
+            b = b + nn.functional.pad(self.b, (0, q))
         blocks = (*self.observations, observations)
-        # Without projection, the new coordinates are independent of the old data.
-        for block in blocks if reproject else blocks[-1:]:
-            z = self.features(block.inputs)
-            z_new = features.appended(block.inputs, z)  # ... x q x P
-            weighted = z_new * block.precisions.unsqueeze(-2)
-            side = side + weighted @ z.mT
-            corner = corner + weighted @ z_new.mT
-            b_new = b_new + (weighted @ block.means.unsqueeze(-1)).squeeze(-1)
-        V = torch.cat([concatenate(top, side.mT), concatenate(side, corner)], dim=-2)
-        return SparsePosterior(
-            self.covar_module, features, V, concatenate(b_top, b_new), blocks, reproject
-        )
-
-    def _completed(self) -> tuple[Tensor, Tensor]:
-        """Return ``V`` and ``b`` with all observations through all features."""
-        if self.is_complete:
-            return self.V, self.b
-        V, b = torch.eye(self.V.shape[-1]).to(self.V), torch.zeros_like(self.b)
-        for block in self.observations:
-            z = self.features(block.inputs)
-            weighted = z * block.precisions.unsqueeze(-2)
-            V = V + weighted @ z.mT
-            b = b + (weighted @ block.means.unsqueeze(-1)).squeeze(-1)
-        return V, b
+        return SparsePosterior(self.covar_module, features, scatter, b, blocks)
 
     def leave_one_out(
         self, X: Tensor, targets: Tensor, noise: Tensor
@@ -399,6 +369,16 @@ class SparsePosterior(DTCPredictionStrategy):
         known = root.square().sum(dim=-2).squeeze(-1)
         odds = known / (noise - known)
         return mean - odds * (targets - mean), variance - known + noise * odds
+
+
+def _feature_sums(
+    features: FeatureMap, observations: Observations
+) -> tuple[Tensor, Tensor]:
+    """Return ``Z^T W Z`` and ``Z^T W y`` of some observations."""
+    X, W, means = observations
+    Z = features(X)  # ... x m x P
+    weighted = Z * W.unsqueeze(-2)
+    return weighted @ Z.mT, (Z @ (W * means).unsqueeze(-1)).squeeze(-1)
 
 
 def nystrom_features(covar_module: Kernel, inducing_points: Tensor) -> KernelFeatures:
