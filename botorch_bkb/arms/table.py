@@ -19,6 +19,7 @@ from botorch_bkb.models.utils.rows import (
     BitArms,
     Duplicates,
     find_duplicates,
+    find_replicates,
     first_equal,
     later_duplicates,
     LazyRows,
@@ -389,12 +390,10 @@ def match_rows(table: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     sought = comparable_rows(torch.cat([table[:0], rows]))
     known = rows_of_hashes(seen, row_hashes(sought))
     both = torch.cat([seen[known], sought])
-    _, group = both.unique(dim=0, return_inverse=True)
-    order = torch.arange(both.shape[0], device=both.device)
-    first = torch.full_like(order, both.shape[0])
-    first = first.scatter_reduce(0, group, order, "amin")[group][known.shape[0] :]
-    is_new = first == order[known.shape[0] :]
-    indices = torch.cat([known, table.shape[0] + is_new.cumsum(0) - 1])
+    inverse, first = find_replicates(both)
+    first = first[inverse][len(known) :]
+    is_new = first == torch.arange(len(known), len(both)).to(first)
+    indices = torch.cat([known, len(table) + is_new.cumsum(0) - 1])
     return indices[first], rows[is_new]
 
 
