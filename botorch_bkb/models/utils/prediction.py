@@ -479,44 +479,10 @@ def check_likelihood(likelihood: Likelihood | None) -> None:
         )
 
 
-def train_noise(
-    likelihood: Likelihood, prior: Callable[[], MultivariateNormal], X: Tensor
-) -> Tensor:
-    """Return the ``n`` noise variances of the training data.
-
-    Args:
-        likelihood: A likelihood of Gaussian noise.
-        prior: Gives the prior over the training data, since noise may scale with its
-            variances. Called only if the likelihood does not name its noise.
-        X: The ``n x d`` transformed training inputs.
-
-    Raises:
-        UnsupportedError: If there is no noise variance for each of them.
-    """
-    noise: Tensor | None = getattr(likelihood, "noise", None)
-    if noise is None:
-        covariance = likelihood(prior(), X).lazy_covariance_matrix
-        if isinstance(covariance, AddedDiagLinearOperator):
-            noise = covariance._diag_tensor.diagonal()
-    n = X.shape[-2]
-    if noise is None or tuple(noise.shape) not in ((1,), (n,)):
-        found = "none" if noise is None else f"shape {tuple(noise.shape)}"
-        raise UnsupportedError(
-            f"Expected `likelihood` to give one noise variance, or {n}, one per row of "
-            f"`train_X`, but got {found} from a {type(likelihood).__name__}."
-        )
-    return noise.expand(n)
-
-
 def new_noise(likelihood: Likelihood, X: Tensor) -> Tensor:
     """Return noise variances that broadcast to ``... x q``, of pulls at new inputs.
 
-    Args:
-        likelihood: A likelihood of Gaussian noise.
-        X: A ``... x q x d`` tensor of transformed inputs.
-
-    Raises:
-        UnsupportedError: If it knows the noise of the training data only.
+    Raises an ``UnsupportedError`` if the noise of the training data alone is known.
     """
     if isinstance(likelihood, FixedNoiseGaussianLikelihood):
         raise UnsupportedError(
@@ -534,13 +500,9 @@ def observed_noise(
 ) -> tuple[Likelihood, Tensor]:
     """Return the likelihood after observations, and the noise variances of these.
 
-    Known noise is rounded up as GPyTorch does it, to 1e-6 in float64 and 1e-4 in
-    float32 (``gpytorch.settings.min_fixed_noise``), with its warning.
-
-    Args:
-        likelihood: The likelihood so far.
-        noise: The ``... x q`` noise variances, if they are known.
-        X: The ``... x q x d`` transformed inputs of the observations.
+    The observations are at ``... x q x d`` transformed inputs. Known noise, ``... x q``
+    variances, is rounded up as GPyTorch does it, to 1e-6 in float64 and 1e-4 in float32
+    (``gpytorch.settings.min_fixed_noise``), with its warning.
     """
     if noise is None:
         noise = new_noise(likelihood, X)
