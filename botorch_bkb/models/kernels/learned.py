@@ -143,8 +143,6 @@ class MixedKernel(WeightedKernel):
         base_kernel: The kernel ``k``, with ``k(x, x) = 1``.
     """
 
-    has_lengthscale = False
-
     def __init__(self, base_kernel: Kernel, **kwargs: Any) -> None:
         super().__init__((), **kwargs)
         self.base_kernel = base_kernel
@@ -212,8 +210,6 @@ class WordsKernel(CategoricalKernel):
 
 class SameKernel(Kernel):
     """1 for rows that are equal in all columns, and 0 for others."""
-
-    has_lengthscale = False
 
     @override
     def forward(
