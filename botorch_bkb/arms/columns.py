@@ -319,11 +319,6 @@ class TableArms(LazyRows):
     def dense(self) -> Tensor:
         return self.numbers
 
-    @property
-    @override
-    def _like(self) -> Tensor:
-        return self.numbers
-
     @override
     def _rows(self, rows: Tensor | slice) -> TableArms:
         return self.with_numbers(self.numbers[rows])

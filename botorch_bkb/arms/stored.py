@@ -208,11 +208,6 @@ class StoredArms(LazyRows):
     def dense(self) -> Tensor:
         return self._taken(torch.arange(len(self)))
 
-    @property
-    @override
-    def _like(self) -> Tensor:
-        return self.added
-
     @override
     def _joined(self, parts: list[Tensor]) -> Self:
         added = torch.cat([self.added, *parts[1:]])

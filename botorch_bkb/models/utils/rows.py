@@ -45,9 +45,9 @@ class LazyRows(Tensor):
         """Return the rows as an ``A x d`` tensor of floats."""
 
     @property
-    @abstractmethod
     def _like(self) -> Tensor:
         """A plain tensor of the dtype and device."""
+        return torch.empty(0, dtype=self.dtype, device=self.device)
 
     @abstractmethod
     def _rows(self, rows: Tensor | slice) -> Tensor:
@@ -284,11 +284,6 @@ class BitArms(LazyRows):
             place = (place * 8)[bit >> 3] + (bit & 7)
         starts = np.searchsorted(place, np.arange(len(self)) * self.num_bits)
         return place % self.num_bits, value, starts
-
-    @property
-    @override
-    def _like(self) -> Tensor:
-        return self.numbers
 
     @override
     def _rows(self, rows: Any) -> BitArms:
