@@ -70,6 +70,12 @@ def confidence_state_from_model(
     centered = factors(X.unsqueeze(-2))
     means = prior_mean + centered.mean.squeeze(-1)
     leverage_scores = centered.variance.squeeze(-1) / noise
+    inverse = find_replicates(X).inverse
+    counts = inverse.bincount()
+    averages = [
+        sum_replicates(values, inverse, len(counts)) / counts
+        for values in (targets, means, leverage_scores)
+    ]
     return ConfidenceState(
         num_pulls=targets.shape[-1],
         num_arms=num_arms,
@@ -80,7 +86,7 @@ def confidence_state_from_model(
         frozen_leverage_scores=leverage_scores.new_zeros(0),
         log_det_start=log_det_bound,
         ratio_threshold=ratio_threshold,
-        observations=_merge_pulls(X, targets, means, leverage_scores),
+        observations=ArmObservations(counts, *averages),
         num_pending=num_pending,
     )
 
@@ -94,26 +100,6 @@ def _log_det_bound(model: SingleTaskDTCGP) -> float:
     z = factors.features(data.inputs)
     r = (kernel(data.inputs, diag=True) - z.square().sum(dim=-2)).clamp_min(0.0)
     return (factors.log_det + torch.log1p(data.precisions * r).sum()).item()
-
-
-def _merge_pulls(
-    X: Tensor,  # n x d
-    targets: Tensor,  # n
-    posterior_means: Tensor,  # n
-    leverage_scores: Tensor,  # n
-) -> ArmObservations:
-    inverse = find_replicates(X).inverse
-    counts = inverse.bincount()
-
-    def average(values: Tensor) -> Tensor:
-        return sum_replicates(values, inverse, len(counts)) / counts
-
-    return ArmObservations(
-        counts=counts,
-        sample_means=average(targets),
-        posterior_means=average(posterior_means),
-        leverage_scores=average(leverage_scores),
-    )
 
 
 def noise_variance_of(model: Model) -> float:
