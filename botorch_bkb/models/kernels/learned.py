@@ -545,13 +545,7 @@ def fit_or_warn(model: SingleTaskGP, num_pulls: int) -> bool:
 
 
 def _in_tiles(a: Tensor, b: Tensor, constant: Tensor) -> Tensor:
-    """Return ``prod_i (c_i + (1 - c_i) exp(-(a_i - b_i)^2))``, computed in place.
-
-    Args:
-        a: An ``n x d`` tensor.
-        b: An ``n' x d`` tensor.
-        constant: The ``d`` numbers ``c_i``.
-    """
+    """Return ``prod_i (c_i + (1 - c_i) exp(-(a_i - b_i)^2))`` of rows, ``n x n'``."""
     if len(a) > len(b):
         return _in_tiles(b, a, constant).mT
     K = a.new_ones(len(a), len(b))

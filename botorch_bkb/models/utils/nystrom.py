@@ -91,11 +91,7 @@ def check_residual(least: float, dtype: torch.dtype) -> None:
 
 
 class RoundingReport:
-    """Warns if rounding changes variances, and again if it is ten times that.
-
-    Args:
-        dtype: In which the variances are computed.
-    """
+    """Warns if rounding changes variances, and again if it is ten times that."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
@@ -206,9 +202,6 @@ class TriangularSolver:
 
     If a block is badly conditioned, a step of iterative refinement follows each block:
     ``X_i += D_i^{-1} (R_i - D_i X_i)``, with ``R_i`` the bracket above.
-
-    Args:
-        L: An ``M x M`` lower triangular matrix.
     """
 
     def __init__(self, L: Tensor) -> None:
@@ -255,15 +248,8 @@ def dense_covariance(
     """Return the prior covariances of two lists of points, as a tensor.
 
     Sums, products and scales of kernels are evaluated part by part, other kernels as
-    they are.
-
-    Args:
-        covar_module: Any kernel.
-        x1: A ``batch_shape x n x d`` tensor.
-        x2: A ``batch_shape x n' x d`` tensor; ``x1`` if omitted.
-
-    Returns:
-        A ``batch_shape x n x n'`` tensor.
+    they are. For ``... x n x d`` and ``... x n' x d`` points, that is ``... x n x n'``;
+    ``x2`` is ``x1`` if it is omitted.
     """
     x2 = x1 if x2 is None else x2
     if not _is_evaluated_here(covar_module):

@@ -120,11 +120,9 @@ class KernelFeatures:
     def __call__(self, X: Tensor) -> Tensor:
         """Return the ``... x m x q`` features of a ``... x q x d`` tensor of points."""
         # Flattened, a batch of arms is one matrix product; the points are not copied.
-        flat = dense_covariance(
-            self.covar_module, self.points, X.reshape(-1, X.shape[-1])
-        )
-        flat = torch.linalg.solve_triangular(self.L, flat, upper=False)
-        return flat.reshape(flat.shape[0], *X.shape[:-1]).movedim(0, -2)
+        flat = X.reshape(-1, X.shape[-1])
+        K = dense_covariance(self.covar_module, self.points, flat)
+        return solve_lower(self.L, K.unflatten(-1, X.shape[:-1]).movedim(0, -2))
 
 
 def solve_lower(L: Tensor, rhs: Tensor) -> Tensor:

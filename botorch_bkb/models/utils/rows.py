@@ -467,11 +467,9 @@ def first_equal(duplicates: Duplicates, indices: Tensor) -> Tensor:
 
 
 def later_duplicates(duplicates: Duplicates, is_allowed: Tensor) -> Tensor:
-    """Return allowed rows that are equal to an allowed row of a lower number.
+    """Return duplicates that are equal to one of a lower number, both allowed.
 
-    Args:
-        duplicates: The ``k`` duplicates of a table.
-        is_allowed: Which of these rows are allowed, a ``k``-dim boolean tensor.
+    ``is_allowed`` is a ``k``-dim boolean tensor, for the ``k`` duplicates.
     """
     rows, first = duplicates.rows[is_allowed], duplicates.first[is_allowed]
     groups, place = first.unique(return_inverse=True)
@@ -480,12 +478,9 @@ def later_duplicates(duplicates: Duplicates, is_allowed: Tensor) -> Tensor:
 
 
 def positions_in(arms: Tensor, sought: Tensor, is_ascending: bool = False) -> Tensor:
-    """Return the places of arms in a list of distinct arms, -1 for missing ones.
+    """Return the places of sought arms in a list of distinct arms, -1 for missing ones.
 
-    Args:
-        arms: The list.
-        sought: Arms, in any order.
-        is_ascending: Whether the list is in order.
+    The list need not be in order, but it is faster if it is and ``is_ascending``.
     """
     if not len(arms):
         return torch.full_like(sought, -1)
