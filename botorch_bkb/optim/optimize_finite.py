@@ -24,7 +24,6 @@ from botorch.optim.parameter_constraints import evaluate_feasibility
 from gpytorch.distributions import MultivariateNormal
 from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
-from typing_extensions import override
 
 from botorch_bkb.checks import (
     check_available,
@@ -34,11 +33,7 @@ from botorch_bkb.checks import (
 )
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.utils.nystrom import dense_covariance, explaining_rows
-from botorch_bkb.models.utils.prediction import (
-    DTCPredictionStrategy,
-    KernelFeatures,
-    Observations,
-)
+from botorch_bkb.models.utils.prediction import DTCPredictionStrategy, KernelFeatures
 from botorch_bkb.models.utils.rows import (
     Duplicates,
     find_duplicates,
@@ -222,11 +217,11 @@ def _largest_values(
     return values
 
 
-class VarianceBound(DTCPredictionStrategy):
+class VarianceBound:
     r"""Exact means and upper bounds of variances, in ``O(m r)`` for a point.
 
     A variance is ``k(x, x) - z^T B z``, with ``B = I - V^{-1}``, or ``I`` for the exact
-    GP, of which ``r`` rows give a part.
+    GP, of which ``r`` rows give a part. It stands in for the factors of a model.
 
     Args:
         factors: The posterior, whose features are a :class:`KernelFeatures`.
@@ -249,17 +244,13 @@ class VarianceBound(DTCPredictionStrategy):
             weights = torch.linalg.solve_triangular(L_v.mT, weights, upper=True)
         rows = torch.cat([weights.mT, rows])
         self.rows = torch.linalg.solve_triangular(features.L.mT, rows.mT, upper=True).mT
-        self.points = features.points
-        self.exact = factors
+        self.points, self.weights = features.points, factors.weights
+        self.exact, self.covar_module = factors, factors.covar_module
         # Rounding errors add up as random ones do.
         prior = factors.covar_module(points, diag=True).max()
         sums = self.rows.square().sum(dim=-1).sqrt().max() * prior.sqrt()
         self.rounding = torch.finfo(prior.dtype).eps * sums.item()
-        super().__init__(
-            factors.covar_module, features, factors.weights, factors.log_det
-        )
 
-    @override
     def __call__(self, X: Tensor) -> MultivariateNormal:
         """Return means and bounds of ``... x 1 x d`` points, exact ones of others."""
         if X.shape[-2] != 1:
@@ -273,12 +264,6 @@ class VarianceBound(DTCPredictionStrategy):
             variance = variance - part.square()
         variance = variance.clamp_min(0.0).reshape(shape)
         return MultivariateNormal(mean.reshape(shape), DiagLinearOperator(variance))
-
-    @override
-    def condition(
-        self, observations: Observations, reproject: bool = True
-    ) -> DTCPredictionStrategy:
-        return self.exact.condition(observations, reproject)
 
 
 def _variance_bound(
