@@ -354,10 +354,9 @@ def explaining_rows(Z: Tensor, B: Callable[[Tensor], Tensor], size: int) -> Tens
     B z|^2``, and so is every partial sum. Subspace iterations make ``Q`` nearly the
     leading left singular vectors of ``B Z``. So the first rows explain most.
 
-    Args:
-        Z: The ``m x k`` features of points for which the bound should be close.
-        B: Multiplies features with a positive semi-definite matrix.
-        size: The most rows.
+    ``Z`` are the ``m x k`` features of points for which the bound should be close,
+    ``B`` multiplies features with a positive semi-definite matrix, and ``size`` is the
+    largest number of rows.
     """
     BZ = B(Z)
     size = min(size, len(Z))

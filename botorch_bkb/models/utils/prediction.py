@@ -354,12 +354,7 @@ class SparsePosterior(DTCPredictionStrategy):
 
         With ``h = z^T V^{-1} z / noise`` and the Sherman-Morrison formula for ``V``
         less one pull, the mean moves by ``-h / (1 - h) (y - mean)`` and the projected
-        variance is ``noise h / (1 - h)``.
-
-        Args:
-            X: The ``n x d`` inputs of the pulls.
-            targets: Their ``n`` centered targets.
-            noise: Their ``n`` noise variances.
+        variance is ``noise h / (1 - h)``. The ``n`` targets are centered.
         """
         now = self(X.unsqueeze(-2))
         mean, variance = now.mean.squeeze(-1), now.variance.squeeze(-1)
