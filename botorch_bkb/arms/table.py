@@ -429,19 +429,14 @@ def as_arms(arms: Any, *, takes_words: bool = False) -> Tensor:
                 f"Expected `arms` to hold numbers, but {error}. Leave out columns of "
                 "ids, and encode dates and text, for instance by `pandas.get_dummies`."
             ) from error
-    if isinstance(arms, LazyRows) and not isinstance(arms, BitArms):
-        if isinstance(arms, TableArms):
+    if isinstance(arms, Tensor) and arms.dtype == torch.uint8 and arms.dim() == 2:
+        arms = BitArms.of(arms)
+    has_bits = isinstance(arms, BitArms) and 0 not in arms.shape
+    if has_bits or isinstance(arms, TableArms):
+        if arms.numbers.shape[-1]:
             check_arms(arms.numbers)
-        return arms
-    if isinstance(arms, BitArms):
-        if 0 not in arms.shape:
-            if arms.numbers.numel():
-                check_arms(arms.numbers)
-            return arms
-        arms = arms.dense()
-    elif isinstance(arms, Tensor) and arms.dtype == torch.uint8 and arms.dim() == 2:
-        return as_arms(BitArms.of(arms))
-    check_arms(arms)
+    elif isinstance(arms, BitArms) or not isinstance(arms, LazyRows):
+        check_arms(as_dense(arms))
     return arms
 
 
