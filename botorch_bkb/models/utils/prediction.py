@@ -76,12 +76,13 @@ def masked_cholesky(
 ) -> tuple[Tensor, Tensor]:
     r"""Factor a batch of positive semi-definite matrices, skipping null directions.
 
-    Column ``j`` of the factor is zero if point ``j`` adds nothing to the span of those
-    before it, so that ``C C^T = schur`` for a singular matrix too. Differentiable.
+    Column ``j`` of the factor is a unit vector if point ``j`` adds nothing to the span
+    of those before it. The other columns have ``C C^T = schur``, for a singular matrix
+    too. Differentiable.
 
     Returns:
-        The lower triangular factor ``C`` (``... x q x q``) and a ``... x q`` boolean
-        mask of the columns that were kept.
+        The lower triangular, invertible factor ``C`` (``... x q x q``) and a ``... x
+        q`` boolean mask of the other columns.
     """
     num_points = schur.shape[-1]
     if num_points == 0:
@@ -98,7 +99,8 @@ def masked_cholesky(
         keep = pivot > threshold[..., j]
         root = torch.where(keep, pivot, torch.ones_like(pivot)).sqrt().unsqueeze(-1)
         below = keep.unsqueeze(-1) & (rows >= j)
-        columns.append(torch.where(below, column / root, torch.zeros_like(column)))
+        unit = (~keep.unsqueeze(-1) & (rows == j)).to(column)
+        columns.append(torch.where(below, column / root, unit))
         kept.append(keep)
     return torch.stack(columns, dim=-1), torch.stack(kept, dim=-1)
 
@@ -145,7 +147,7 @@ class AppendedFeatures:
         points: A ``... x q x d`` tensor, the new points.
         B: The ``... x q x m`` features of the new points under ``base``.
         C: A ``... x q x q`` lower triangular factor of their Schur complement.
-        keep: A ``... x q`` mask; a masked point is in the span of those before it.
+        keep: A ``... x q`` mask; the other points are in the span of those before.
     """
 
     base: FeatureMap
@@ -155,17 +157,12 @@ class AppendedFeatures:
     C: Tensor
     keep: Tensor
 
-    def __post_init__(self) -> None:
-        """Make ``C`` invertible: ones on the diagonal of masked points."""
-        self.C = self.C + torch.diag_embed((~self.keep).to(self.C))
-        self.keep = self.keep.unsqueeze(-1)
-
     def __call__(self, X: Tensor) -> Tensor:
         """Return the ``... x (m + q') x q`` features of ``... x q x d`` points."""
         z = self.base(X)
         residual = dense_covariance(self.covar_module, self.points, X) - self.B @ z
         new = solve_lower(self.C, residual)
-        new = torch.where(self.keep, new, torch.zeros_like(new))
+        new = torch.where(self.keep.unsqueeze(-1), new, torch.zeros_like(new))
         return torch.cat([z.expand(*new.shape[:-2], *z.shape[-2:]), new], dim=-2)
 
 
