@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, cast, TypeVar
+from typing import Any
 
 import torch
 from botorch.acquisition.acquisition import AcquisitionFunction
@@ -36,7 +36,6 @@ from botorch_bkb.checks import check_number, check_tensors, check_truth
 from botorch_bkb.models import SingleTaskDTCGP
 
 
-AnyModel = TypeVar("AnyModel", bound=Model)
 # Breakpoints of a knowledge gradient that are further out add nothing.
 LARGEST_BREAKPOINT = 38.0
 
@@ -226,22 +225,20 @@ class BatchUpperConfidenceBound(ScheduledUpperConfidenceBound):
 
 
 @torch.no_grad()
-def condition_on_means(model: AnyModel, X: Tensor) -> AnyModel:
+def condition_on_means(model: Any, X: Tensor) -> Any:
     """Return ``model`` after observing its own posterior mean at each row of ``X``."""
     if isinstance(model, ModelListGP):
-        parts: Any = model.models
-        return cast(AnyModel, ModelListGP(*(condition_on_means(m, X) for m in parts)))
+        return ModelListGP(*(condition_on_means(part, X) for part in model.models))
     # Evaluating the posterior also fills the caches that conditioning needs.
-    Y = cast(GPyTorchPosterior, model.posterior(X)).mean  # n x 1
+    Y = model.posterior(X).mean  # n x 1
     options: dict[str, Any] = {}
     if isinstance(model, SingleTaskDTCGP):
         options["reproject"] = False  # Bayes' rule: means stay, variances only fall
-    likelihood: Any = getattr(model, "likelihood", None)
+    likelihood = getattr(model, "likelihood", None)
     if isinstance(likelihood, FixedNoiseGaussianLikelihood):
         # As in BoTorch's `fantasize`: the average training noise, in outcome space.
         options["noise"] = likelihood.noise.mean(dim=-1).expand(Y.shape)
-    # Of the same class.
-    return cast(AnyModel, model.condition_on_observations(X=X, Y=Y, **options))
+    return model.condition_on_observations(X=X, Y=Y, **options)
 
 
 class TimeVaryingUpperConfidenceBound(BatchUpperConfidenceBound):

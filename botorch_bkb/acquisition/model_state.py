@@ -11,8 +11,12 @@ from torch import Tensor
 from botorch_bkb.acquisition.schedules import ArmObservations, ConfidenceState
 from botorch_bkb.checks import check_number
 from botorch_bkb.models import SingleTaskDTCGP
-from botorch_bkb.models.utils.nystrom import dense_covariance
-from botorch_bkb.models.utils.prediction import SparsePosterior
+from botorch_bkb.models.utils.prediction import (
+    DTCPredictionStrategy,
+    ExactPosterior,
+    Observations,
+    SparsePosterior,
+)
 from botorch_bkb.models.utils.rows import find_replicates, sum_replicates
 
 
@@ -53,43 +57,38 @@ def confidence_state_from_model(
         )
     noise = noise_variance_of(model)
     model.eval()
-    X, targets = model.train_inputs[0], model.train_targets
+    X, targets, kernel = model.train_inputs[0], model.train_targets, model.covar_module
+    prior_mean = model.mean_module(X)
+    factors: DTCPredictionStrategy
     if isinstance(model, SingleTaskDTCGP):
-        leverage_scores, log_det = model.leverage_scores(), model.log_det()
-        means = model(X.unsqueeze(-2)).mean.squeeze(-1)
-        log_det_bound = _log_det_bound(model)
+        factors, log_det_bound = model.factors(), _log_det_bound(model)
     else:
-        leverage_scores, means, log_det = _dense_pull_summary(model, noise)
-        log_det_bound = log_det
+        variances = torch.full_like(targets, noise)
+        data = Observations.merged(X, targets - prior_mean, variances)
+        factors = ExactPosterior.from_observations(kernel, data)
+        log_det_bound = factors.log_det.item()
+    centered = factors(X.unsqueeze(-2))
+    means = prior_mean + centered.mean.squeeze(-1)
+    leverage_scores = centered.variance.squeeze(-1) / noise
+    inverse = find_replicates(X).inverse
+    counts = inverse.bincount()
+    averages = [
+        sum_replicates(values, inverse, len(counts)) / counts
+        for values in (targets, means, leverage_scores)
+    ]
     return ConfidenceState(
         num_pulls=targets.shape[-1],
         num_arms=num_arms,
         noise_variance=noise,
-        max_prior_variance=model.covar_module(X, diag=True).max().item(),
+        max_prior_variance=kernel(X, diag=True).max().item(),
         effective_dimension=leverage_scores.sum().item(),
-        log_det=log_det,
+        log_det=factors.log_det.item(),
         frozen_leverage_scores=leverage_scores.new_zeros(0),
         log_det_start=log_det_bound,
         ratio_threshold=ratio_threshold,
-        observations=_merge_pulls(X, targets, means, leverage_scores),
+        observations=ArmObservations(counts, *averages),
         num_pending=num_pending,
     )
-
-
-def _dense_pull_summary(model: ExactGP, noise: float) -> tuple[Tensor, Tensor, float]:
-    r"""Return the ``n`` pulls' leverage scores, posterior means, and log determinant.
-
-    With ``B = I + K / lambda``: the scores are ``diag(K (K + lambda I)^{-1}) = 1 -
-    diag(B^{-1})``, and the residuals ``y - mu`` are ``B^{-1} (y - m)``.
-    """
-    X = model.train_inputs[0]
-    K = dense_covariance(model.covar_module, X)
-    L = torch.linalg.cholesky(torch.eye(K.shape[-1]).to(K) + K / noise)
-    B_inv = torch.cholesky_inverse(L)
-    targets = model.train_targets
-    means = targets - B_inv @ (targets - model.mean_module(X))
-    log_det = 2 * L.diagonal().log().sum().item()
-    return 1 - B_inv.diagonal(), means, log_det
 
 
 def _log_det_bound(model: SingleTaskDTCGP) -> float:
@@ -101,26 +100,6 @@ def _log_det_bound(model: SingleTaskDTCGP) -> float:
     z = factors.features(data.inputs)
     r = (kernel(data.inputs, diag=True) - z.square().sum(dim=-2)).clamp_min(0.0)
     return (factors.log_det + torch.log1p(data.precisions * r).sum()).item()
-
-
-def _merge_pulls(
-    X: Tensor,  # n x d
-    targets: Tensor,  # n
-    posterior_means: Tensor,  # n
-    leverage_scores: Tensor,  # n
-) -> ArmObservations:
-    inverse = find_replicates(X).inverse
-    counts = inverse.bincount()
-
-    def average(values: Tensor) -> Tensor:
-        return sum_replicates(values, inverse, len(counts)) / counts
-
-    return ArmObservations(
-        counts=counts,
-        sample_means=average(targets),
-        posterior_means=average(posterior_means),
-        leverage_scores=average(leverage_scores),
-    )
 
 
 def noise_variance_of(model: Model) -> float:

@@ -25,7 +25,7 @@ from botorch_bkb.models.kernels.learned import (
     effects_to_learn,
 )
 from botorch_bkb.models.kernels.product import ComponentKernel, ComponentRows
-from botorch_bkb.models.utils.rows import BitArms, LazyRows
+from botorch_bkb.models.utils.rows import as_dense, BitArms, LazyRows
 
 
 # A column of more words, all different, probably names the rows.
@@ -261,14 +261,16 @@ class TableArms(LazyRows):
             InputDataError: If a column of words has none, or a code has no word.
         """
         values = values.clone()
-        saved = [words.get(name, []) for name in self.names]
-        for column, theirs, codes in zip(self.columns, saved, values.mT, strict=True):
+        parts = [
+            (column, words.get(column.name, []), codes)
+            for column, codes in zip(self.columns, values.mT, strict=True)
+        ]
+        for column, theirs, codes in parts:
             known = codes.new_tensor(range(len(theirs)))
             if column.codes and not torch.isin(codes, known).all():
                 raise column._error(f"codes of the words {theirs}")
-        pairs = zip(self.columns, saved, strict=True)
-        self._learn([column.new_words(theirs) for column, theirs in pairs])
-        for column, theirs, codes in zip(self.columns, saved, values.mT, strict=True):
+        self._learn([column.new_words(theirs) for column, theirs, _ in parts])
+        for column, theirs, codes in parts:
             if theirs:
                 own = values.new_tensor([column.codes[word] for word in theirs])
                 codes.copy_(own[codes.long()])
@@ -319,21 +321,13 @@ class TableArms(LazyRows):
     def dense(self) -> Tensor:
         return self.numbers
 
-    @property
-    @override
-    def _like(self) -> Tensor:
-        return self.numbers
-
     @override
     def _rows(self, rows: Tensor | slice) -> TableArms:
         return self.with_numbers(self.numbers[rows])
 
     @override
     def _joined(self, parts: list[Tensor]) -> TableArms:
-        values = [
-            part.numbers if isinstance(part, TableArms) else part for part in parts
-        ]
-        return self.with_numbers(torch.cat(values))
+        return self.with_numbers(torch.cat([as_dense(part) for part in parts]))
 
     @override
     def _done(self, func: Any, *args: Any, **kwargs: Any) -> Any:

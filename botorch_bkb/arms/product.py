@@ -232,11 +232,6 @@ class ProductArms(LazyRows):
             )
         return self.components(torch.arange(len(self))).to(self.dtype)
 
-    @property
-    @override
-    def _like(self) -> Tensor:
-        return torch.empty(0, dtype=self.dtype, device=self.device)
-
     @override
     def _rows(self, rows: Tensor | slice) -> Tensor:
         if isinstance(rows, slice):

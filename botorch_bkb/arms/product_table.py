@@ -49,19 +49,14 @@ class ProductTable:
         return cls(rows, torch.empty(0, dtype=torch.long, device=rows.device))
 
     @property
-    def num_arms(self) -> int:
-        """The number of products."""
-        return len(self.rows)
-
-    @property
     def indices(self) -> Tensor:
         """All product numbers; an error if they are too many to write out."""
-        if self.num_arms > MOST_ROWS:
+        if len(self.rows) > MOST_ROWS:
             raise UnsupportedError(
                 f"Expected some product numbers, but this asks for all "
-                f"{self.num_arms:,}. Name the products."
+                f"{len(self.rows):,}. Name the products."
             )
-        return torch.arange(self.num_arms, device=self.retired.device)
+        return torch.arange(len(self.rows), device=self.retired.device)
 
     @property
     def is_retired(self) -> Tensor:  # noqa: D102

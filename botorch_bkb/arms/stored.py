@@ -208,11 +208,6 @@ class StoredArms(LazyRows):
     def dense(self) -> Tensor:
         return self._taken(torch.arange(len(self)))
 
-    @property
-    @override
-    def _like(self) -> Tensor:
-        return self.added
-
     @override
     def _joined(self, parts: list[Tensor]) -> Self:
         added = torch.cat([self.added, *parts[1:]])
@@ -232,7 +227,14 @@ class StoredArms(LazyRows):
 
     def _taken(self, rows: Tensor) -> Tensor:
         """Return rows by their numbers, dense."""
-        self._check_size(len(rows))
+        num_bytes = len(rows) * self.shape[-1] * self.element_size()
+        if num_bytes > MAX_DENSE_BYTES:
+            raise UnsupportedError(
+                f"Expected at most {MAX_DENSE_BYTES:,} bytes of stored arms to be "
+                f"needed at once, but {len(rows):,} rows are {num_bytes:,} bytes. Take "
+                "a part of them (`arms[indices]`), or pass on a tensor if memory "
+                "holds it."
+            )
         num_arms, num_stored = len(self), self.source.num_rows
         rows = torch.where(rows < 0, rows + num_arms, rows)
         if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < num_arms:
@@ -262,16 +264,6 @@ class StoredArms(LazyRows):
         for low, width in self.units:
             values = (values - low) / width
         return values
-
-    def _check_size(self, num_rows: int) -> None:
-        num_bytes = num_rows * self.shape[-1] * self.element_size()
-        if num_bytes > MAX_DENSE_BYTES:
-            raise UnsupportedError(
-                f"Expected at most {MAX_DENSE_BYTES:,} bytes of stored arms to be "
-                f"needed at once, but {num_rows:,} rows are {num_bytes:,} bytes. Take "
-                "a part of them (`arms[indices]`), or pass on a tensor if memory "
-                "holds it."
-            )
 
     @override
     def __reduce_ex__(self, protocol: Any) -> Any:

@@ -19,6 +19,7 @@ from botorch_bkb.models.utils.rows import (
     BitArms,
     Duplicates,
     find_duplicates,
+    find_replicates,
     first_equal,
     later_duplicates,
     LazyRows,
@@ -389,12 +390,10 @@ def match_rows(table: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     sought = comparable_rows(torch.cat([table[:0], rows]))
     known = rows_of_hashes(seen, row_hashes(sought))
     both = torch.cat([seen[known], sought])
-    _, group = both.unique(dim=0, return_inverse=True)
-    order = torch.arange(both.shape[0], device=both.device)
-    first = torch.full_like(order, both.shape[0])
-    first = first.scatter_reduce(0, group, order, "amin")[group][known.shape[0] :]
-    is_new = first == order[known.shape[0] :]
-    indices = torch.cat([known, table.shape[0] + is_new.cumsum(0) - 1])
+    inverse, first = find_replicates(both)
+    first = first[inverse][len(known) :]
+    is_new = first == torch.arange(len(known), len(both)).to(first)
+    indices = torch.cat([known, len(table) + is_new.cumsum(0) - 1])
     return indices[first], rows[is_new]
 
 
@@ -430,19 +429,14 @@ def as_arms(arms: Any, *, takes_words: bool = False) -> Tensor:
                 f"Expected `arms` to hold numbers, but {error}. Leave out columns of "
                 "ids, and encode dates and text, for instance by `pandas.get_dummies`."
             ) from error
-    if isinstance(arms, LazyRows) and not isinstance(arms, BitArms):
-        if isinstance(arms, TableArms):
+    if isinstance(arms, Tensor) and arms.dtype == torch.uint8 and arms.dim() == 2:
+        arms = BitArms.of(arms)
+    has_bits = isinstance(arms, BitArms) and 0 not in arms.shape
+    if has_bits or isinstance(arms, TableArms):
+        if arms.numbers.shape[-1]:
             check_arms(arms.numbers)
-        return arms
-    if isinstance(arms, BitArms):
-        if 0 not in arms.shape:
-            if arms.numbers.numel():
-                check_arms(arms.numbers)
-            return arms
-        arms = arms.dense()
-    elif isinstance(arms, Tensor) and arms.dtype == torch.uint8 and arms.dim() == 2:
-        return as_arms(BitArms.of(arms))
-    check_arms(arms)
+    elif isinstance(arms, BitArms) or not isinstance(arms, LazyRows):
+        check_arms(as_dense(arms))
     return arms
 
 

@@ -214,8 +214,7 @@ class GroupedModel(SingleTaskDTCGP):
         features = nystrom_features(kernel, cast(Tensor, inducing))
         Z = features(self.transform_inputs(self.pulled.to(self.train_targets)))
         scatter, target = self.grouped.to(Z).scatter_and_target(Z)
-        V = torch.eye(len(Z)).to(Z) + scatter
-        return SparsePosterior(kernel, features, V, target, ())
+        return SparsePosterior(kernel, features, scatter, target, ())
 
     @override
     def get_fantasy_model(

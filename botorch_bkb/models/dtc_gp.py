@@ -26,7 +26,7 @@ from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import Likelihood
 from gpytorch.means import Mean
 from gpytorch.mlls import MarginalLogLikelihood
-from linear_operator.operators import DiagLinearOperator
+from linear_operator.operators import AddedDiagLinearOperator, DiagLinearOperator
 from torch import nn, Tensor
 from typing_extensions import override
 
@@ -64,7 +64,6 @@ from botorch_bkb.models.utils.prediction import (
     Observations,
     observed_noise,
     SparsePosterior,
-    train_noise,
 )
 from botorch_bkb.models.utils.rows import covers, find_replicates, sum_replicates
 
@@ -480,7 +479,7 @@ class SingleTaskDTCGP(SingleTaskGP):
         """Condition the model on new observations; see BoTorch's models.
 
         The new inputs are appended to the inducing points, so that the posterior also
-        moves at points outside them. The factors are extended, not computed again.
+        moves at points outside them. Their factor is extended, not computed again.
 
         Args:
             X: As in BoTorch's models; there may be no points.
@@ -535,8 +534,23 @@ class SingleTaskDTCGP(SingleTaskGP):
 
     @property
     def _train_noise(self) -> Tensor:
-        x = self.train_inputs[0]
-        return train_noise(self.likelihood, lambda: self._train_prior(x), x)
+        """The ``n`` noise variances of the training data."""
+        (x,), likelihood = self.train_inputs, self.likelihood
+        noise: Tensor | None = getattr(likelihood, "noise", None)
+        if noise is None:  # it may scale with the variances of the prior
+            prior = likelihood(self._train_prior(x), x)
+            covariance = prior.lazy_covariance_matrix
+            if isinstance(covariance, AddedDiagLinearOperator):
+                noise = covariance._diag_tensor.diagonal()
+        n = x.shape[-2]
+        if noise is None or tuple(noise.shape) not in ((1,), (n,)):
+            found = "none" if noise is None else f"shape {tuple(noise.shape)}"
+            raise UnsupportedError(
+                f"Expected `likelihood` to give one noise variance, or {n}, one per "
+                f"row of `train_X`, but got {found} from a "
+                f"{type(likelihood).__name__}."
+            )
+        return noise.expand(n)
 
     def _inducing_inputs(self) -> Tensor | None:
         """Return the inducing points as eval mode transforms training data."""

@@ -24,7 +24,6 @@ from botorch.optim.parameter_constraints import evaluate_feasibility
 from gpytorch.distributions import MultivariateNormal
 from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
-from typing_extensions import override
 
 from botorch_bkb.checks import (
     check_available,
@@ -34,14 +33,12 @@ from botorch_bkb.checks import (
 )
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.utils.nystrom import dense_covariance, explaining_rows
-from botorch_bkb.models.utils.prediction import (
-    DTCPredictionStrategy,
-    KernelFeatures,
-    Observations,
-)
+from botorch_bkb.models.utils.prediction import DTCPredictionStrategy, KernelFeatures
 from botorch_bkb.models.utils.rows import (
     Duplicates,
     find_duplicates,
+    find_replicates,
+    first_equal,
     row_hashes,
     rows_of_hashes,
 )
@@ -123,10 +120,12 @@ def optimize_acqf_finite(
     duplicates = find_duplicates(choices)
     pool = choices if len(candidates) == len(choices) else choices[candidates]
     function: Any = acq_function
-    shared = None
+    shared, bound = None, None
     if q > 1 and can_share(function, pool, q):
         shared = SharedSamples(function, pool, q, chunk_size)
         function = shared.function
+    else:
+        bound = _variance_bound(function, pool, chunk_size)
     X_pending = pending_points(acq_function)
     pending = choices[:0] if X_pending is None else X_pending
     picks: list[Tensor] = []
@@ -135,14 +134,11 @@ def optimize_acqf_finite(
         for step in range(q):
             if step > 0:
                 function.set_X_pending(pending)
-            if shared is not None:
-                values = _evaluate(function, pool, candidates, shared.slices())
-            elif step == 0:
-                values = _largest_values(function, pool, candidates, chunk_size)
+            if step == 0 and bound is not None:
+                values = _largest_values(function, bound, pool, candidates, chunk_size)
             else:
-                values = _evaluate(
-                    function, pool, candidates, _slices(pool, chunk_size)
-                )
+                slices = shared.slices() if shared else _slices(pool, chunk_size)
+                values = _evaluate(function, pool, candidates, slices)
             _tie_duplicates(values, candidates, duplicates)
             if unique and picks:
                 values[torch.stack(picks)] = -torch.inf
@@ -194,46 +190,38 @@ def _slices(pool: Tensor, chunk_size: int) -> Iterator[slice]:
 
 
 def _largest_values(
-    acq_function: AcquisitionFunction,
+    acq_function: Any,
+    bound: VarianceBound,
     pool: Tensor,
     candidates: Tensor,
     chunk_size: int,
 ) -> Tensor:
     """Return values of a pool, minus infinity where a bound excludes the largest."""
-    model = _bounded_model(acq_function)
-    if model is None or len(pool) < MIN_CHUNKS_TO_BOUND * chunk_size:
-        return _evaluate(acq_function, pool, candidates, _slices(pool, chunk_size))
-    exact = model.factors()
     spread = slice(None, None, -(-len(pool) // chunk_size))
-    sample = pool[spread]
-    everything = [slice(None)]
-    bound = VarianceBound(exact, model.train_inputs[0][:chunk_size])
-    if bound.rounding > BOUND_MARGIN / 10:
-        return _evaluate(acq_function, pool, candidates, _slices(pool, chunk_size))
-    found = _evaluate(acq_function, sample, candidates[spread], everything)
+    found = _evaluate(acq_function, pool[spread], candidates[spread])
     floor, usual = found.max(), found.median()
     values = torch.full_like(pool[:, 0], -torch.inf)
     for rows in _slices(pool, chunk_size):
         part, indices = pool[rows], candidates[rows]
-        model.prediction_strategy = bound
+        acq_function.model.prediction_strategy = bound
         try:
-            bounds = _evaluate(acq_function, part, indices, everything)
+            bounds = _evaluate(acq_function, part, indices)
         finally:
-            model.prediction_strategy = exact
+            acq_function.model.prediction_strategy = bound.exact
         least = floor - BOUND_MARGIN * (1 + floor.abs() + floor - usual)
         kept = (bounds >= least).nonzero().squeeze(-1)
         if len(kept):
-            found = _evaluate(acq_function, part[kept], indices[kept], everything)
+            found = _evaluate(acq_function, part[kept], indices[kept])
             values[rows.start + kept] = found
             floor = floor.maximum(found.max())
     return values
 
 
-class VarianceBound(DTCPredictionStrategy):
+class VarianceBound:
     r"""Exact means and upper bounds of variances, in ``O(m r)`` for a point.
 
     A variance is ``k(x, x) - z^T B z``, with ``B = I - V^{-1}``, or ``I`` for the exact
-    GP, of which ``r`` rows give a part.
+    GP, of which ``r`` rows give a part. It stands in for the factors of a model.
 
     Args:
         factors: The posterior, whose features are a :class:`KernelFeatures`.
@@ -256,17 +244,13 @@ class VarianceBound(DTCPredictionStrategy):
             weights = torch.linalg.solve_triangular(L_v.mT, weights, upper=True)
         rows = torch.cat([weights.mT, rows])
         self.rows = torch.linalg.solve_triangular(features.L.mT, rows.mT, upper=True).mT
-        self.points = features.points
-        self.exact = factors
+        self.points, self.weights = features.points, factors.weights
+        self.exact, self.covar_module = factors, factors.covar_module
         # Rounding errors add up as random ones do.
         prior = factors.covar_module(points, diag=True).max()
         sums = self.rows.square().sum(dim=-1).sqrt().max() * prior.sqrt()
         self.rounding = torch.finfo(prior.dtype).eps * sums.item()
-        super().__init__(
-            factors.covar_module, features, factors.weights, factors.log_det
-        )
 
-    @override
     def __call__(self, X: Tensor) -> MultivariateNormal:
         """Return means and bounds of ``... x 1 x d`` points, exact ones of others."""
         if X.shape[-2] != 1:
@@ -281,27 +265,28 @@ class VarianceBound(DTCPredictionStrategy):
         variance = variance.clamp_min(0.0).reshape(shape)
         return MultivariateNormal(mean.reshape(shape), DiagLinearOperator(variance))
 
-    @override
-    def condition(
-        self, observations: Observations, reproject: bool = True
-    ) -> DTCPredictionStrategy:
-        return self.exact.condition(observations, reproject)
 
-
-def _bounded_model(acq_function: AcquisitionFunction) -> SingleTaskDTCGP | None:
-    """Return the model whose variances may be bounded; None if there is none."""
+def _variance_bound(
+    acq_function: AcquisitionFunction, pool: Tensor, chunk_size: int
+) -> VarianceBound | None:
+    """Return bounds of the model's variances; None if there are none, or pay little."""
     model = getattr(acq_function, "model", None)
     if not isinstance(acq_function, RISING) or not isinstance(model, SingleTaskDTCGP):
         return None
+    factors = model.factors()
     # Points that a model was conditioned on have features of another form.
-    return model if isinstance(model.factors().features, KernelFeatures) else None
+    is_plain = isinstance(factors.features, KernelFeatures)
+    if not is_plain or len(pool) < MIN_CHUNKS_TO_BOUND * chunk_size:
+        return None
+    bound = VarianceBound(factors, model.train_inputs[0][:chunk_size])
+    return bound if bound.rounding <= BOUND_MARGIN / 10 else None
 
 
 def _evaluate(
     acq_function: AcquisitionFunction,
     pool: Tensor,  # c x d
     candidates: Tensor,  # c, long
-    slices: Iterable[slice],
+    slices: Iterable[slice] = (slice(None),),
 ) -> Tensor:  # c
     """Return the values of a pool of choices, none of them NaN, slice by slice."""
     # One vector for all: results kept between large temporaries fragment the heap, by
@@ -334,11 +319,8 @@ def _tie_duplicates(values: Tensor, candidates: Tensor, duplicates: Duplicates) 
     Rounding depends on the place of a row in its chunk.
     """
     position = torch.isin(candidates, duplicates.rows).nonzero().squeeze(-1)
-    group = duplicates.first[torch.searchsorted(duplicates.rows, candidates[position])]
-    group, inverse = group.unique(return_inverse=True)
-    first = torch.full_like(group, len(candidates))
-    first = first.scatter_reduce(0, inverse, position, reduce="amin")
-    values[position] = values[first[inverse]]
+    inverse, first = find_replicates(first_equal(duplicates, candidates[position]))
+    values[position] = values[position[first[inverse]]]
 
 
 def _check_order(choices: Any, number: Any, name: str = "q") -> None:

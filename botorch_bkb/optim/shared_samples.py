@@ -264,7 +264,6 @@ class _Outcome:
         B = torch.linalg.solve_triangular(self.C, covariance[:k, k:], upper=False)
         covariance = covariance[k:, k:]
         C, kept = masked_cholesky(covariance - B.mT @ B, covariance.diagonal())
-        C = C + torch.diag((~kept).to(C))
         mean = joint.mean[k:] + self.normals @ B
         if samples is None:
             samples = mean + (normals * kept) @ C.mT

@@ -38,8 +38,6 @@ class GroupedKernel(WeightedKernel):
         offset_prior: Median and spread of the log-normal prior of tau.
     """
 
-    has_lengthscale = False
-
     def __init__(
         self,
         base_kernel: Kernel,

@@ -143,8 +143,6 @@ class MixedKernel(WeightedKernel):
         base_kernel: The kernel ``k``, with ``k(x, x) = 1``.
     """
 
-    has_lengthscale = False
-
     def __init__(self, base_kernel: Kernel, **kwargs: Any) -> None:
         super().__init__((), **kwargs)
         self.base_kernel = base_kernel
@@ -212,8 +210,6 @@ class WordsKernel(CategoricalKernel):
 
 class SameKernel(Kernel):
     """1 for rows that are equal in all columns, and 0 for others."""
-
-    has_lengthscale = False
 
     @override
     def forward(
@@ -549,13 +545,7 @@ def fit_or_warn(model: SingleTaskGP, num_pulls: int) -> bool:
 
 
 def _in_tiles(a: Tensor, b: Tensor, constant: Tensor) -> Tensor:
-    """Return ``prod_i (c_i + (1 - c_i) exp(-(a_i - b_i)^2))``, computed in place.
-
-    Args:
-        a: An ``n x d`` tensor.
-        b: An ``n' x d`` tensor.
-        constant: The ``d`` numbers ``c_i``.
-    """
+    """Return ``prod_i (c_i + (1 - c_i) exp(-(a_i - b_i)^2))`` of rows, ``n x n'``."""
     if len(a) > len(b):
         return _in_tiles(b, a, constant).mT
     K = a.new_ones(len(a), len(b))

@@ -41,8 +41,6 @@ class PrecomputedKernel(Kernel):
         >>> bandit = BBKB(arms, covar_module=kernel, noise_variance=0.5)
     """
 
-    has_lengthscale = False
-
     def __init__(self, covariance: Tensor, **kwargs: Any) -> None:
         """Take the arguments that the class describes."""
         super().__init__(**kwargs)

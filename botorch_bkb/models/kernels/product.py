@@ -75,8 +75,6 @@ class ComponentKernel(Kernel):
         UnsupportedError: If a part of the kernel acts on several components.
     """
 
-    has_lengthscale = False
-
     def __init__(
         self, components: Sequence[Tensor | None], covar_module: Kernel
     ) -> None:

@@ -33,8 +33,6 @@ class TanimotoKernel(Kernel):
         >>> bandit = BBKB(fingerprints, covar_module=ScaleKernel(TanimotoKernel()))
     """
 
-    has_lengthscale = False
-
     @override
     def forward(
         self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any

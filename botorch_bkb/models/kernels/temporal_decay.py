@@ -33,7 +33,6 @@ class TemporalDecayKernel(Kernel):
         >>> covar_module = space * TemporalDecayKernel(active_dims=(2,))
     """
 
-    has_lengthscale = False
     is_stationary = True
 
     def __init__(

@@ -77,15 +77,10 @@ def seed_of(generator: torch.Generator) -> int:
 
 
 def seeded_generator(seed: int, purpose: int, count: int) -> torch.Generator:
-    """Return the generator of one update or one ask of a bandit.
+    """Return the generator of one update or one ask of a bandit, on the processor.
 
-    Args:
-        seed: The bandit's seed.
-        purpose: ``UPDATES``, ``ASKS`` or ``PROGRESS``.
-        count: How many updates or asks there were before.
-
-    Returns:
-        A new generator on the processor. Its seed is a hash of the three numbers.
+    Its seed is a hash of the bandit's seed, the purpose (``UPDATES``, ``ASKS`` or
+    ``PROGRESS``) and the count of updates or asks before.
     """
     hashed = np.random.SeedSequence([seed, purpose, count])
     return torch.Generator().manual_seed(int(hashed.generate_state(1, np.uint64)[0]))
@@ -94,12 +89,8 @@ def seeded_generator(seed: int, purpose: int, count: int) -> torch.Generator:
 def opening_number(seed: int, count: int) -> int:
     """Return 32 random bits, which choose the arm of an ask before all results.
 
-    At count 0 their remainder is what ``torch.randint`` draws, on the processor, from
-    the generator of the seed.
-
-    Args:
-        seed: The bandit's seed.
-        count: How many asks there were before.
+    At count 0, the count of asks before, their remainder is what ``torch.randint``
+    draws, on the processor, from the generator of the seed.
     """
     return (seed + count * STEP) % 2**64 >> 32
 
@@ -107,15 +98,9 @@ def opening_number(seed: int, count: int) -> int:
 def keyed_uniforms(seed: int, keys: Tensor) -> Tensor:
     """Return a uniform number in ``(0, 1)`` for each key, the same at every call.
 
-    The output of SplitMix64 [steele2014]_ after ``key`` others. The arithmetic is that
-    of 64-bit integers, the same on every machine.
-
-    Args:
-        seed: The state of the generator before its first output.
-        keys: A ``k``-dim long tensor, none negative.
-
-    Returns:
-        A ``k``-dim tensor of doubles, on the processor.
+    The output of SplitMix64 [steele2014]_ after ``key`` others, from the state
+    ``seed``. The arithmetic is that of 64-bit integers, the same on every machine. Keys
+    are not negative. The numbers are doubles on the processor.
     """
     bits = (keys.cpu().numpy().astype(np.uint64) + np.uint64(1)) * np.uint64(STEP)
     bits += np.uint64(seed)

@@ -9,12 +9,7 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_bkb.checks import (
-    check_choice,
-    check_fraction,
-    check_number,
-    check_positive,
-)
+from botorch_bkb.checks import check_fraction, check_number, check_positive
 from botorch_bkb.models.utils.nystrom import dense_covariance, SPAN_TOLERANCE
 from botorch_bkb.models.utils.rows import find_replicates, sum_replicates
 
@@ -82,8 +77,6 @@ def inclusion_probabilities(
         oversampling: q-bar, the oversampling factor.
         inclusion: ``"merged"`` or ``"per_pull"``.
     """
-    check_choice("inclusion", inclusion, INCLUSION)
-    check_oversampling(oversampling)
     if inclusion == "merged":
         return (oversampling * counts * leverage_scores).clamp(0.0, 1.0)
     # log1p and expm1 keep the small probabilities of well-known arms exact.

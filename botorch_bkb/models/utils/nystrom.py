@@ -13,7 +13,6 @@ import math
 import warnings
 from collections.abc import Callable
 from functools import reduce
-from typing import Any
 
 import torch
 from botorch.exceptions.errors import InputDataError
@@ -28,7 +27,6 @@ from gpytorch.kernels import (
     ScaleKernel,
 )
 from gpytorch.lazy import LazyEvaluatedKernelTensor
-from linear_operator import to_dense
 from torch import nn, Tensor
 from typing_extensions import override
 
@@ -93,11 +91,7 @@ def check_residual(least: float, dtype: torch.dtype) -> None:
 
 
 class RoundingReport:
-    """Warns if rounding changes variances, and again if it is ten times that.
-
-    Args:
-        dtype: In which the variances are computed.
-    """
+    """Warns if rounding changes variances, and again if it is ten times that."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
@@ -208,9 +202,6 @@ class TriangularSolver:
 
     If a block is badly conditioned, a step of iterative refinement follows each block:
     ``X_i += D_i^{-1} (R_i - D_i X_i)``, with ``R_i`` the bracket above.
-
-    Args:
-        L: An ``M x M`` lower triangular matrix.
     """
 
     def __init__(self, L: Tensor) -> None:
@@ -252,34 +243,22 @@ class TriangularSolver:
 
 
 def dense_covariance(
-    covar_module: Kernel,
-    x1: Tensor,
-    x2: Tensor | None = None,
-    out: Tensor | None = None,
+    covar_module: Kernel, x1: Tensor, x2: Tensor | None = None
 ) -> Tensor:
     """Return the prior covariances of two lists of points, as a tensor.
 
     Sums, products and scales of kernels are evaluated part by part, other kernels as
-    they are.
-
-    Args:
-        covar_module: Any kernel.
-        x1: A ``batch_shape x n x d`` tensor.
-        x2: A ``batch_shape x n' x d`` tensor; ``x1`` if omitted.
-        out: Where the result is written, without gradients.
-
-    Returns:
-        A ``batch_shape x n x n'`` tensor.
+    they are. For ``... x n x d`` and ``... x n' x d`` points, that is ``... x n x n'``;
+    ``x2`` is ``x1`` if it is omitted.
     """
     x2 = x1 if x2 is None else x2
     if not _is_evaluated_here(covar_module):
-        K = covar_module(x1, x2).to_dense()
-        return K if out is None else out.copy_(K)
+        return covar_module(x1, x2).to_dense()
     if covar_module.active_dims is not None:
         x1 = x1.index_select(-1, covar_module.active_dims)
         x2 = x2.index_select(-1, covar_module.active_dims)
     with settings.lazily_evaluate_kernels(False):
-        return _forward(covar_module, x1, x2, out)
+        return _forward(covar_module, x1, x2)
 
 
 def lazy_covariance(covar_module: Kernel, x: Tensor) -> LazyEvaluatedKernelTensor:
@@ -328,30 +307,19 @@ def _is_fast(kernel: Kernel) -> bool:
     return is_known and not (kernel.batch_shape or torch.is_grad_enabled())
 
 
-def _forward(
-    kernel: Kernel, x1: Tensor, x2: Tensor, out: Tensor | None = None
-) -> Tensor:
-    """Do what the kernel's ``forward`` does, on tensors."""
-    forward = type(kernel).forward
+def _forward(kernel: Kernel, x1: Tensor, x2: Tensor) -> Tensor:
+    """Do what the ``forward`` of a kernel that is evaluated here does, on tensors."""
     if _is_fast(kernel):
-        return _of_distances(kernel, x1, x2, out)
-    if forward is ScaleKernel.forward:
+        return _of_distances(kernel, x1, x2)
+    if type(kernel).forward is ScaleKernel.forward:
         outputscale = kernel.outputscale.unsqueeze(-1).unsqueeze(-1)
-        return torch.mul(_forward(kernel.base_kernel, x1, x2), outputscale, out=out)
-    if forward not in (AdditiveKernel.forward, ProductKernel.forward):
-        return to_dense(kernel.forward(x1, x2))
-    parts = [dense_covariance(part, x1, x2) for part in kernel.kernels]
-    combine: Any = torch.add if forward is AdditiveKernel.forward else torch.mul
-    result: Tensor = combine(reduce(combine, parts[:-1]), parts[-1], out=out)
-    return result
+        return _forward(kernel.base_kernel, x1, x2) * outputscale
+    is_sum = type(kernel).forward is AdditiveKernel.forward
+    parts = (dense_covariance(part, x1, x2) for part in kernel.kernels)
+    return reduce(torch.add if is_sum else torch.mul, parts)
 
 
-def _of_distances(
-    kernel: RBFKernel | MaternKernel,
-    x1: Tensor,
-    x2: Tensor,
-    out: Tensor | None = None,
-) -> Tensor:
+def _of_distances(kernel: RBFKernel | MaternKernel, x1: Tensor, x2: Tensor) -> Tensor:
     """Return ``exp(-s^2)`` for ``s = r / sqrt(2)``, an RBF kernel of distances ``r``.
 
     Or ``(1 + s + s^2 / 3) exp(-s)`` for ``s = sqrt(5) r``, a Matern-5/2 kernel.
@@ -372,11 +340,11 @@ def _of_distances(
         if x1.shape == x2.shape and torch.equal(x1, x2):
             squared.diagonal(dim1=-2, dim2=-1).zero_()  # without rounding
     if is_rbf:
-        return torch.exp(squared.neg_(), out=squared if out is None else out)
+        return squared.neg_().exp_()
     s = squared.sqrt()
     factor = torch.add(s, squared, alpha=1 / 3, out=squared)
     decay = s.neg_().exp_()
-    return torch.addcmul(decay, factor, decay, out=decay if out is None else out)
+    return torch.addcmul(decay, factor, decay, out=decay)
 
 
 def explaining_rows(Z: Tensor, B: Callable[[Tensor], Tensor], size: int) -> Tensor:
@@ -386,10 +354,9 @@ def explaining_rows(Z: Tensor, B: Callable[[Tensor], Tensor], size: int) -> Tens
     B z|^2``, and so is every partial sum. Subspace iterations make ``Q`` nearly the
     leading left singular vectors of ``B Z``. So the first rows explain most.
 
-    Args:
-        Z: The ``m x k`` features of points for which the bound should be close.
-        B: Multiplies features with a positive semi-definite matrix.
-        size: The most rows.
+    ``Z`` are the ``m x k`` features of points for which the bound should be close,
+    ``B`` multiplies features with a positive semi-definite matrix, and ``size`` is the
+    largest number of rows.
     """
     BZ = B(Z)
     size = min(size, len(Z))

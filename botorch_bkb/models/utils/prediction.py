@@ -51,7 +51,7 @@ from linear_operator.operators import (
     MatmulLinearOperator,
     to_linear_operator,
 )
-from torch import Tensor
+from torch import nn, Tensor
 from typing_extensions import override
 
 from botorch_bkb.models.utils.nystrom import (
@@ -76,12 +76,13 @@ def masked_cholesky(
 ) -> tuple[Tensor, Tensor]:
     r"""Factor a batch of positive semi-definite matrices, skipping null directions.
 
-    Column ``j`` of the factor is zero if point ``j`` adds nothing to the span of those
-    before it, so that ``C C^T = schur`` for a singular matrix too. Differentiable.
+    Column ``j`` of the factor is a unit vector if point ``j`` adds nothing to the span
+    of those before it. The other columns have ``C C^T = schur``, for a singular matrix
+    too. Differentiable.
 
     Returns:
-        The lower triangular factor ``C`` (``... x q x q``) and a ``... x q`` boolean
-        mask of the columns that were kept.
+        The lower triangular, invertible factor ``C`` (``... x q x q``) and a ``... x
+        q`` boolean mask of the other columns.
     """
     num_points = schur.shape[-1]
     if num_points == 0:
@@ -98,7 +99,8 @@ def masked_cholesky(
         keep = pivot > threshold[..., j]
         root = torch.where(keep, pivot, torch.ones_like(pivot)).sqrt().unsqueeze(-1)
         below = keep.unsqueeze(-1) & (rows >= j)
-        columns.append(torch.where(below, column / root, torch.zeros_like(column)))
+        unit = (~keep.unsqueeze(-1) & (rows == j)).to(column)
+        columns.append(torch.where(below, column / root, unit))
         kept.append(keep)
     return torch.stack(columns, dim=-1), torch.stack(kept, dim=-1)
 
@@ -120,11 +122,9 @@ class KernelFeatures:
     def __call__(self, X: Tensor) -> Tensor:
         """Return the ``... x m x q`` features of a ``... x q x d`` tensor of points."""
         # Flattened, a batch of arms is one matrix product; the points are not copied.
-        flat = dense_covariance(
-            self.covar_module, self.points, X.reshape(-1, X.shape[-1])
-        )
-        flat = torch.linalg.solve_triangular(self.L, flat, upper=False)
-        return flat.reshape(flat.shape[0], *X.shape[:-1]).movedim(0, -2)
+        flat = X.reshape(-1, X.shape[-1])
+        K = dense_covariance(self.covar_module, self.points, flat)
+        return solve_lower(self.L, K.unflatten(-1, X.shape[:-1]).movedim(0, -2))
 
 
 def solve_lower(L: Tensor, rhs: Tensor) -> Tensor:
@@ -147,7 +147,7 @@ class AppendedFeatures:
         points: A ``... x q x d`` tensor, the new points.
         B: The ``... x q x m`` features of the new points under ``base``.
         C: A ``... x q x q`` lower triangular factor of their Schur complement.
-        keep: A ``... x q`` mask; a masked point is in the span of those before it.
+        keep: A ``... x q`` mask; the other points are in the span of those before.
     """
 
     base: FeatureMap
@@ -157,21 +157,12 @@ class AppendedFeatures:
     C: Tensor
     keep: Tensor
 
-    def __post_init__(self) -> None:
-        """Make ``C`` invertible: ones on the diagonal of masked points."""
-        self.C = self.C + torch.diag_embed((~self.keep).to(self.C))
-        self.keep = self.keep.unsqueeze(-1)
-
-    def appended(self, X: Tensor, z: Tensor) -> Tensor:
-        """Return the new coordinates only, ``... x q' x q``, given ``z = base(X)``."""
-        residual = dense_covariance(self.covar_module, self.points, X) - self.B @ z
-        new = solve_lower(self.C, residual)
-        return torch.where(self.keep, new, torch.zeros_like(new))
-
     def __call__(self, X: Tensor) -> Tensor:
         """Return the ``... x (m + q') x q`` features of ``... x q x d`` points."""
         z = self.base(X)
-        new = self.appended(X, z)
+        residual = dense_covariance(self.covar_module, self.points, X) - self.B @ z
+        new = solve_lower(self.C, residual)
+        new = torch.where(self.keep.unsqueeze(-1), new, torch.zeros_like(new))
         return torch.cat([z.expand(*new.shape[:-2], *z.shape[-2:]), new], dim=-2)
 
 
@@ -302,26 +293,23 @@ class SparsePosterior(DTCPredictionStrategy):
     Args:
         covar_module: The kernel.
         features: The Nystrom features ``z`` of the inducing points.
-        V: The ``... x m x m`` matrix ``I + Z^T W Z``.
+        scatter: The ``... x m x m`` matrix ``Z^T W Z = V - I``.
         b: The ``... x m`` vector ``Z^T W y``.
-        observations: What ``V`` and ``b`` were made of, in blocks.
-        is_complete: Whether all of them are projected on all features.
+        observations: All observations, in blocks.
     """
 
     def __init__(
         self,
         covar_module: Kernel,
         features: FeatureMap,
-        V: Tensor,
+        scatter: Tensor,
         b: Tensor,
         observations: tuple[Observations, ...],
-        is_complete: bool = True,
     ) -> None:
-        self.V = V
+        self.scatter = scatter
         self.b = b
-        self.is_complete = is_complete
         self.observations = observations
-        L_v = torch.linalg.cholesky(V)
+        L_v = torch.linalg.cholesky(torch.eye(scatter.shape[-1]).to(scatter) + scatter)
         log_diagonal = L_v.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
         weights = solve_lower(L_v, b.unsqueeze(-1)).squeeze(-1)
         super().__init__(covar_module, features, weights, 2 * log_diagonal, L_v)
@@ -331,53 +319,30 @@ class SparsePosterior(DTCPredictionStrategy):
         cls, covar_module: Kernel, observations: Observations, inducing_points: Tensor
     ) -> SparsePosterior:
         """Factor over ``m x d`` inducing points in ``O(P m^2)``."""
-        X, W, means = observations
         features = nystrom_features(covar_module, inducing_points)
-        Z = features(X)  # m x P
-        V = torch.eye(Z.shape[0]).to(Z) + (Z * W) @ Z.mT
-        return cls(covar_module, features, V, Z @ (W * means), (observations,))
+        sums = _feature_sums(features, observations)
+        return cls(covar_module, features, *sums, (observations,))
 
     @override
     def condition(
         self, observations: Observations, reproject: bool = True
     ) -> SparsePosterior:
-        X, W, means = observations
+        X = observations.inputs
         B = self.features(X).mT  # ... x q x m
         schur = dense_covariance(self.covar_module, X) - B @ B.mT
         C, keep = masked_cholesky(schur, self.covar_module(X, diag=True))
         features = AppendedFeatures(self.features, self.covar_module, X, B, C, keep)
-        V, b = self._completed() if reproject else (self.V, self.b)
-        # The block form of I + Z^T W Z: old coordinates, then the q new ones.
-        top = V + (B.mT * W.unsqueeze(-2)) @ B
-        b_top = b + (B.mT @ (W * means).unsqueeze(-1)).squeeze(-1)
-        side = X.new_zeros(*X.shape[:-1], B.shape[-1])
-        corner = torch.eye(X.shape[-2]).to(X)
-        b_new = X.new_zeros(X.shape[-2])
+        scatter, b = _feature_sums(features, observations)
+        if reproject:
+            for block in self.observations:
+                more = _feature_sums(features, block)
+                scatter, b = scatter + more[0], b + more[1]
+        else:  # the new coordinates are independent of the old data
+            q = X.shape[-2]
+            scatter = scatter + nn.functional.pad(self.scatter, (0, q, 0, q))
+            b = b + nn.functional.pad(self.b, (0, q))
         blocks = (*self.observations, observations)
-        # Without projection, the new coordinates are independent of the old data.
-        for block in blocks if reproject else blocks[-1:]:
-            z = self.features(block.inputs)
-            z_new = features.appended(block.inputs, z)  # ... x q x P
-            weighted = z_new * block.precisions.unsqueeze(-2)
-            side = side + weighted @ z.mT
-            corner = corner + weighted @ z_new.mT
-            b_new = b_new + (weighted @ block.means.unsqueeze(-1)).squeeze(-1)
-        V = torch.cat([concatenate(top, side.mT), concatenate(side, corner)], dim=-2)
-        return SparsePosterior(
-            self.covar_module, features, V, concatenate(b_top, b_new), blocks, reproject
-        )
-
-    def _completed(self) -> tuple[Tensor, Tensor]:
-        """Return ``V`` and ``b`` with all observations through all features."""
-        if self.is_complete:
-            return self.V, self.b
-        V, b = torch.eye(self.V.shape[-1]).to(self.V), torch.zeros_like(self.b)
-        for block in self.observations:
-            z = self.features(block.inputs)
-            weighted = z * block.precisions.unsqueeze(-2)
-            V = V + weighted @ z.mT
-            b = b + (weighted @ block.means.unsqueeze(-1)).squeeze(-1)
-        return V, b
+        return SparsePosterior(self.covar_module, features, scatter, b, blocks)
 
     def leave_one_out(
         self, X: Tensor, targets: Tensor, noise: Tensor
@@ -386,12 +351,7 @@ class SparsePosterior(DTCPredictionStrategy):
 
         With ``h = z^T V^{-1} z / noise`` and the Sherman-Morrison formula for ``V``
         less one pull, the mean moves by ``-h / (1 - h) (y - mean)`` and the projected
-        variance is ``noise h / (1 - h)``.
-
-        Args:
-            X: The ``n x d`` inputs of the pulls.
-            targets: Their ``n`` centered targets.
-            noise: Their ``n`` noise variances.
+        variance is ``noise h / (1 - h)``. The ``n`` targets are centered.
         """
         now = self(X.unsqueeze(-2))
         mean, variance = now.mean.squeeze(-1), now.variance.squeeze(-1)
@@ -399,6 +359,16 @@ class SparsePosterior(DTCPredictionStrategy):
         known = root.square().sum(dim=-2).squeeze(-1)
         odds = known / (noise - known)
         return mean - odds * (targets - mean), variance - known + noise * odds
+
+
+def _feature_sums(
+    features: FeatureMap, observations: Observations
+) -> tuple[Tensor, Tensor]:
+    """Return ``Z^T W Z`` and ``Z^T W y`` of some observations."""
+    X, W, means = observations
+    Z = features(X)  # ... x m x P
+    weighted = Z * W.unsqueeze(-2)
+    return weighted @ Z.mT, (Z @ (W * means).unsqueeze(-1)).squeeze(-1)
 
 
 def nystrom_features(covar_module: Kernel, inducing_points: Tensor) -> KernelFeatures:
@@ -499,44 +469,10 @@ def check_likelihood(likelihood: Likelihood | None) -> None:
         )
 
 
-def train_noise(
-    likelihood: Likelihood, prior: Callable[[], MultivariateNormal], X: Tensor
-) -> Tensor:
-    """Return the ``n`` noise variances of the training data.
-
-    Args:
-        likelihood: A likelihood of Gaussian noise.
-        prior: Gives the prior over the training data, since noise may scale with its
-            variances. Called only if the likelihood does not name its noise.
-        X: The ``n x d`` transformed training inputs.
-
-    Raises:
-        UnsupportedError: If there is no noise variance for each of them.
-    """
-    noise: Tensor | None = getattr(likelihood, "noise", None)
-    if noise is None:
-        covariance = likelihood(prior(), X).lazy_covariance_matrix
-        if isinstance(covariance, AddedDiagLinearOperator):
-            noise = covariance._diag_tensor.diagonal()
-    n = X.shape[-2]
-    if noise is None or tuple(noise.shape) not in ((1,), (n,)):
-        found = "none" if noise is None else f"shape {tuple(noise.shape)}"
-        raise UnsupportedError(
-            f"Expected `likelihood` to give one noise variance, or {n}, one per row of "
-            f"`train_X`, but got {found} from a {type(likelihood).__name__}."
-        )
-    return noise.expand(n)
-
-
 def new_noise(likelihood: Likelihood, X: Tensor) -> Tensor:
     """Return noise variances that broadcast to ``... x q``, of pulls at new inputs.
 
-    Args:
-        likelihood: A likelihood of Gaussian noise.
-        X: A ``... x q x d`` tensor of transformed inputs.
-
-    Raises:
-        UnsupportedError: If it knows the noise of the training data only.
+    Raises an ``UnsupportedError`` if the noise of the training data alone is known.
     """
     if isinstance(likelihood, FixedNoiseGaussianLikelihood):
         raise UnsupportedError(
@@ -554,13 +490,9 @@ def observed_noise(
 ) -> tuple[Likelihood, Tensor]:
     """Return the likelihood after observations, and the noise variances of these.
 
-    Known noise is rounded up as GPyTorch does it, to 1e-6 in float64 and 1e-4 in
-    float32 (``gpytorch.settings.min_fixed_noise``), with its warning.
-
-    Args:
-        likelihood: The likelihood so far.
-        noise: The ``... x q`` noise variances, if they are known.
-        X: The ``... x q x d`` transformed inputs of the observations.
+    The observations are at ``... x q x d`` transformed inputs. Known noise, ``... x q``
+    variances, is rounded up as GPyTorch does it, to 1e-6 in float64 and 1e-4 in float32
+    (``gpytorch.settings.min_fixed_noise``), with its warning.
     """
     if noise is None:
         noise = new_noise(likelihood, X)

@@ -45,9 +45,9 @@ class LazyRows(Tensor):
         """Return the rows as an ``A x d`` tensor of floats."""
 
     @property
-    @abstractmethod
     def _like(self) -> Tensor:
         """A plain tensor of the dtype and device."""
+        return torch.empty(0, dtype=self.dtype, device=self.device)
 
     @abstractmethod
     def _rows(self, rows: Tensor | slice) -> Tensor:
@@ -285,11 +285,6 @@ class BitArms(LazyRows):
         starts = np.searchsorted(place, np.arange(len(self)) * self.num_bits)
         return place % self.num_bits, value, starts
 
-    @property
-    @override
-    def _like(self) -> Tensor:
-        return self.numbers
-
     @override
     def _rows(self, rows: Any) -> BitArms:
         return BitArms(self.codes[rows], self.is_packed, self.numbers[rows], self.dtype)
@@ -382,8 +377,9 @@ class Replicates(NamedTuple):
 
 @torch.no_grad()
 def find_replicates(X: Tensor) -> Replicates:
-    """Find the repeated rows of an ``n x d`` tensor."""
-    unique, inverse = torch.unique(X, dim=0, return_inverse=True)
+    """Find the repeated rows of an ``n x d`` tensor, or numbers of a vector."""
+    dim = 0 if X.dim() > 1 else None  # of a vector, many times as fast
+    unique, inverse = torch.unique(X, dim=dim, return_inverse=True)
     rows = torch.arange(X.shape[0], device=X.device)
     first = rows.new_zeros(unique.shape[0])
     first.scatter_reduce_(0, inverse, rows, reduce="amin", include_self=False)
@@ -426,11 +422,9 @@ def find_duplicates(table: Tensor) -> Duplicates:
     again = torch.from_numpy(ordered[1:][ordered[1:] == ordered[:-1]]).unique()
     del ordered
     suspects = rows_of_hashes(table, again.to(table.device))
-    _, inverse = table[suspects].unique(dim=0, return_inverse=True)
-    first = torch.full_like(suspects, table.shape[0])
-    first = first.scatter_reduce(0, inverse, suspects, reduce="amin")[inverse]
+    inverse, first = find_replicates(table[suspects])  # suspects are ascending
     has_duplicate = inverse.bincount()[inverse] > 1
-    return Duplicates(suspects[has_duplicate], first[has_duplicate])
+    return Duplicates(suspects[has_duplicate], suspects[first[inverse[has_duplicate]]])
 
 
 def row_hashes(table: Tensor) -> Tensor:
@@ -473,11 +467,9 @@ def first_equal(duplicates: Duplicates, indices: Tensor) -> Tensor:
 
 
 def later_duplicates(duplicates: Duplicates, is_allowed: Tensor) -> Tensor:
-    """Return allowed rows that are equal to an allowed row of a lower number.
+    """Return duplicates that are equal to one of a lower number, both allowed.
 
-    Args:
-        duplicates: The ``k`` duplicates of a table.
-        is_allowed: Which of these rows are allowed, a ``k``-dim boolean tensor.
+    ``is_allowed`` is a ``k``-dim boolean tensor, for the ``k`` duplicates.
     """
     rows, first = duplicates.rows[is_allowed], duplicates.first[is_allowed]
     groups, place = first.unique(return_inverse=True)
@@ -486,12 +478,9 @@ def later_duplicates(duplicates: Duplicates, is_allowed: Tensor) -> Tensor:
 
 
 def positions_in(arms: Tensor, sought: Tensor, is_ascending: bool = False) -> Tensor:
-    """Return the places of arms in a list of distinct arms, -1 for missing ones.
+    """Return the places of sought arms in a list of distinct arms, -1 for missing ones.
 
-    Args:
-        arms: The list.
-        sought: Arms, in any order.
-        is_ascending: Whether the list is in order.
+    The list need not be in order, but it is faster if it is and ``is_ascending``.
     """
     if not len(arms):
         return torch.full_like(sought, -1)
