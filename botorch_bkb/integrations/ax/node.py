@@ -548,8 +548,7 @@ class BanditNode(ExternalGenerationNode):
             self._bandits[metric].tell([arm], [mean], pull_ids=[pull], **options)
         except InputDataError as error:
             self._warn(
-                trial.index,
-                f"stays pending until a usable result is attached. {error}",
+                trial.index, f"stays pending until a usable result is attached. {error}"
             )
         else:
             self._told[trial.index, metric] = result
