@@ -358,10 +358,8 @@ class OutcomeChoice:
 def _improvements(values: Tensor, cells: Tensor | None) -> Tensor:
     """Return by how much each of ``k x p`` utilities improves the hypervolume.
 
-    Args:
-        values: The utilities.
-        cells: The lower and upper bounds of the cells that are not dominated. None for
-            one objective, whose utilities are returned.
+    ``cells`` are the lower and upper bounds of the cells that are not dominated. They
+    are None for one objective, whose utilities are returned.
     """
     if cells is None:
         return values.squeeze(-1)
