@@ -149,12 +149,8 @@ class Sharing:
     ) -> dict[tuple[int, int], float]:
         """Return the offsets of campaigns and groups, by their numbers in the labels.
 
-        A campaign as a whole has the group -1.
-
-        Args:
-            labels: The labels of the ``n`` results.
-            solved: Their rewards, times the inverse of their covariance matrix.
-            fit: What is learned of groups.
+        A campaign as a whole has the group -1. ``solved`` are the rewards of the ``n``
+        results, times the inverse of their covariance matrix.
         """
         effects, kinds = self.columns()
         offsets = self.stds(kinds, fit).square() * (effects.double().mT @ solved)
@@ -241,14 +237,7 @@ class GroupedModel(SingleTaskDTCGP):
 def describe_groups(
     posterior: StaticPosterior, labels: Tensor, names: Sequence[str], units: Units
 ) -> dict[str, list[Any]]:
-    """Return the columns of :meth:`botorch_bkb.bandits.GPBandit.groups`.
-
-    Args:
-        posterior: Given all observations.
-        labels: The labels of the ``n`` observations.
-        names: The names of labels.
-        units: What standardizes rewards.
-    """
+    """Return the columns of :meth:`botorch_bkb.bandits.GPBandit.groups`."""
     rows: dict[tuple[int, int], list[int]] = {}
     for place, (group, campaign, _) in enumerate(labels.tolist()):
         for own in dict.fromkeys([(campaign, -1), (campaign, group)]):

@@ -28,7 +28,7 @@ from torch import Tensor
 from botorch_bkb.arms import ProductArms, PullCounts, PullLimits
 from botorch_bkb.arms.product_table import ProductLimits
 from botorch_bkb.bandits.fitting import Units
-from botorch_bkb.bandits.roles import AtMost, Limit, Objective, Role, Target
+from botorch_bkb.bandits.roles import Limit, Objective, Role, Target
 from botorch_bkb.models.utils.rows import as_dense, positions_in
 from botorch_bkb.optim.optimize_finite import optimize_acqf_finite
 from botorch_bkb.posteriors import Posterior
@@ -84,7 +84,7 @@ class OutcomeModel(NamedTuple):
     def room(self, limit: Any, mean: Tensor, std: Tensor) -> Tensor:
         """Return by how many standard deviations means are within a limit."""
         bound = self.units.standardized_value(self.sign * limit.limit)
-        side = -self.sign if isinstance(limit, AtMost) else self.sign
+        side = math.copysign(1.0, limit.best) * self.sign
         tiny = torch.finfo(std.dtype).tiny
         return side * (mean - bound) / std.clamp_min(tiny)
 
@@ -128,10 +128,7 @@ class OutcomeChoice:
     """
 
     def __init__(
-        self,
-        models: Sequence[OutcomeModel],
-        measured: Tensor,
-        seed: int,
+        self, models: Sequence[OutcomeModel], measured: Tensor, seed: int
     ) -> None:
         self.models = models
         self.measured = measured
@@ -361,10 +358,8 @@ class OutcomeChoice:
 def _improvements(values: Tensor, cells: Tensor | None) -> Tensor:
     """Return by how much each of ``k x p`` utilities improves the hypervolume.
 
-    Args:
-        values: The utilities.
-        cells: The lower and upper bounds of the cells that are not dominated. None for
-            one objective, whose utilities are returned.
+    ``cells`` are the lower and upper bounds of the cells that are not dominated. They
+    are None for one objective, whose utilities are returned.
     """
     if cells is None:
         return values.squeeze(-1)

@@ -32,7 +32,7 @@ from botorch_bkb.bandits.roles import (
     checked_roles,
     Limit,
     Objective,
-    objective_names,
+    objectives_of,
     Role,
 )
 from botorch_bkb.checks import (
@@ -151,7 +151,7 @@ class OutcomesBandit(SavedBandit):
         limits = dict(bounds or {})
         for given in (kernels, noises, limits, self.reference_point):
             self._check_names(given)
-        goals = objective_names(self.roles)
+        goals = [name for name, _ in objectives_of(self.roles)]
         for name in self.reference_point:
             if name not in goals or len(goals) == 1:
                 raise InputDataError(

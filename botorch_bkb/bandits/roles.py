@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,7 @@ from botorch_bkb.checks import check_not_negative, check_number
 MOST_OBJECTIVES = 4
 
 
-class Role(ABC):
+class Role:
     """What is wanted of an outcome.
 
     Attributes:
@@ -28,9 +27,9 @@ class Role(ABC):
 
     best: float
 
-    @abstractmethod
     def utility(self, outcome: Tensor) -> Tensor:
         """Return how good values of the outcome are: large is good."""
+        return math.copysign(1.0, self.best) * outcome
 
     def optimistic_utility(self, low: Tensor, high: Tensor) -> Tensor:
         """Return the largest utility of an outcome from ``low`` to ``high``."""
@@ -55,6 +54,10 @@ class Limit(Role):
         """Check the limit."""
         check_number("limit", self.limit)
 
+    @override
+    def utility(self, outcome: Tensor) -> Tensor:
+        return super().utility(outcome - self.limit)
+
 
 @dataclass(frozen=True)
 class Maximize(Objective):
@@ -62,20 +65,12 @@ class Maximize(Objective):
 
     best = math.inf
 
-    @override
-    def utility(self, outcome: Tensor) -> Tensor:
-        return outcome
-
 
 @dataclass(frozen=True)
 class Minimize(Objective):
     """Small values of the outcome are good."""
 
     best = -math.inf
-
-    @override
-    def utility(self, outcome: Tensor) -> Tensor:
-        return -outcome
 
 
 @dataclass(frozen=True)
@@ -116,10 +111,6 @@ class AtMost(Limit):
 
     best = -math.inf
 
-    @override
-    def utility(self, outcome: Tensor) -> Tensor:
-        return self.limit - outcome
-
 
 @dataclass(frozen=True)
 class AtLeast(Limit):
@@ -130,10 +121,6 @@ class AtLeast(Limit):
     """
 
     best = math.inf
-
-    @override
-    def utility(self, outcome: Tensor) -> Tensor:
-        return outcome - self.limit
 
 
 def checked_roles(
@@ -155,7 +142,7 @@ def checked_roles(
                 f"{given!r}. Keep one of them, and limits."
             )
         roles[name] = tuple(own)
-    number = len(objective_names(roles))
+    number = len(objectives_of(roles))
     if not 1 <= number <= MOST_OBJECTIVES:
         raise InputDataError(
             f"Expected one to {MOST_OBJECTIVES} outcomes to be maximized, minimized or "
@@ -164,10 +151,9 @@ def checked_roles(
     return roles
 
 
-def objective_names(roles: Mapping[str, Sequence[Role]]) -> list[str]:
-    """Return the outcomes that are optimized."""
-    return [
-        name
-        for name, own in roles.items()
-        if any(isinstance(role, Objective) for role in own)
-    ]
+def objectives_of(
+    roles: Mapping[str, Sequence[Role]],
+) -> list[tuple[str, Objective]]:
+    """Return the objectives, with the names of their outcomes."""
+    pairs = [(name, role) for name, own in roles.items() for role in own]
+    return [(name, role) for name, role in pairs if isinstance(role, Objective)]

@@ -23,6 +23,7 @@ from botorch_bkb.bandits.roles import (
     Maximize,
     Minimize,
     Objective,
+    objectives_of,
     Role,
     Target,
 )
@@ -197,7 +198,7 @@ def best_outcomes(
     arms = arms[~bandit.is_retired[arms]] if top else arms
     table = predict_outcomes(args, bandit, arms, fitted)
     if top and len(fitted) == len(args.roles):
-        name, role = next(iter(_objectives(args)))
+        name, role = objectives_of(args.roles)[0]
         worth = role.utility(torch.tensor(table[f"{name}_mean"].to_numpy()))
         holds = table[FEASIBLE].clip(upper=CONFIDENT) if args.limit else 0 * table.index
         is_front = table.index.isin(bandit.pareto_front(among_pulled=False).numpy())
@@ -229,7 +230,7 @@ def recommended(
             "No measured candidate holds the limits with a probability of 95 %. The "
             "most probable:"
         ]
-    elif len(_objectives(args)) > 1:
+    elif len(objectives_of(args.roles)) > 1:
         lines = [
             f"Pareto front of the measured candidates, {len(front):,} by the model:"
         ]
@@ -245,13 +246,3 @@ def recommended(
         lines.append(f"{own}: {', '.join(said)}")
     more = len(front) - NUM_FRONT_SHOWN
     return [*lines, f"and {more:,} more"] if more > 0 else lines
-
-
-def _objectives(args: SuggestOptions) -> list[tuple[str, Objective]]:
-    """Return the objectives, with the names of their outcomes."""
-    return [
-        (name, role)
-        for name, roles in args.roles.items()
-        for role in roles
-        if isinstance(role, Objective)
-    ]

@@ -27,7 +27,7 @@ from botorch_bkb.bandits import GPBandit
 from botorch_bkb.bandits.fitting import MIN_PULLS_TO_FIT
 from botorch_bkb.bandits.outcome_choice import MOST_PRODUCTS
 from botorch_bkb.bandits.progress import DEVIATIONS_OF_95_PERCENT
-from botorch_bkb.bandits.roles import Limit, objective_names, Target
+from botorch_bkb.bandits.roles import Limit, objectives_of, Target
 from botorch_bkb.cli.arguments import SuggestOptions
 from botorch_bkb.cli.candidates import Candidates
 from botorch_bkb.cli.diagnosis import (
@@ -389,7 +389,7 @@ def _fronts(
     parts: Sequence[Part],
 ) -> list[dict[str, Any]]:
     """Return a picture for each pair of objectives."""
-    names = objective_names(args.roles)
+    names = [name for name, _ in objectives_of(args.roles)]
     told = pd.DataFrame({part.name: part.campaign.rewards for part in parts})
     means = told.groupby(campaign.indices).mean()
     front = batch[:0]

@@ -101,7 +101,6 @@ def read_molecules(
     if num_workers is None:
         num_workers = os.cpu_count() or 1
     check_size("num_workers", num_workers)
-    _check_smiles(smiles)
     width = num_bits if counts else num_bits // 8
     options = ["counts" if counts else "bits", str(radius), str(num_bits)]
 
@@ -137,26 +136,6 @@ def read_molecules(
     )
 
 
-def _ask_workers(
-    smiles: Sequence[str],
-    options: Sequence[str],
-    num_workers: int,
-    progress: Callable[[int], object] | None,
-) -> Iterator[tuple[str | None, str]]:
-    """Yield canonical SMILES and fingerprint of each row; None and a reason if none."""
-
-    def ask(start: int) -> list[Any]:
-        chunk = [text.strip() for text in smiles[start : start + CHUNK_SIZE]]
-        answers = _run_worker(options, chunk, start)
-        if progress is not None:
-            progress(len(chunk))
-        return answers
-
-    with ThreadPoolExecutor(num_workers) as threads:
-        for answers in threads.map(ask, range(0, len(smiles), CHUNK_SIZE)):
-            yield from answers
-
-
 def draw_molecules(
     smiles: Sequence[str], *, width: int = 220, height: int = 150
 ) -> list[str]:
@@ -177,10 +156,7 @@ def draw_molecules(
     """
     check_size("width", width)
     check_size("height", height)
-    _check_smiles(smiles)
-    stripped = [text.strip() for text in smiles]
-    options = ["draw", str(width), str(height)]
-    pictures = _run_worker(options, stripped, 0)
+    pictures = list(_ask_workers(smiles, ["draw", str(width), str(height)]))
     if None in pictures:
         row = pictures.index(None)
         raise InputDataError(
@@ -190,7 +166,13 @@ def draw_molecules(
     return pictures
 
 
-def _check_smiles(smiles: Sequence[str]) -> None:
+def _ask_workers(
+    smiles: Sequence[str],
+    options: Sequence[str],
+    num_workers: int = 1,
+    progress: Callable[[int], object] | None = None,
+) -> Iterator[Any]:
+    """Yield the answer of the worker program for each row."""
     if importlib.util.find_spec("rdkit") is None:
         raise ImportError(
             "Molecules need RDKit, which is not installed. Install it with "
@@ -201,19 +183,24 @@ def _check_smiles(smiles: Sequence[str]) -> None:
             raise InputDataError(
                 f"Expected SMILES to be strings, but row {row} is {text!r}."
             )
-
-
-def _run_worker(options: Sequence[str], smiles: Sequence[str], start: int) -> list[Any]:
-    """Return the worker's answers to SMILES, of which ``start`` is the first row."""
     # -P: the program must not import modules from its folder.
     command = [sys.executable, "-P", str(WORKER), *options]
-    done = subprocess.run(
-        command, input=json.dumps(smiles).encode(), stdout=subprocess.PIPE
-    )
-    if done.returncode:
-        raise RuntimeError(
-            f"RDKit ended with exit code {done.returncode} on rows {start} to "
-            f"{start + len(smiles) - 1}."
+
+    def ask(start: int) -> list[Any]:
+        chunk = [text.strip() for text in smiles[start : start + CHUNK_SIZE]]
+        done = subprocess.run(
+            command, input=json.dumps(chunk).encode(), stdout=subprocess.PIPE
         )
-    answers: list[Any] = json.loads(done.stdout)
-    return answers
+        if done.returncode:
+            raise RuntimeError(
+                f"RDKit ended with exit code {done.returncode} on rows {start} to "
+                f"{start + len(chunk) - 1}."
+            )
+        if progress is not None:
+            progress(len(chunk))
+        answers: list[Any] = json.loads(done.stdout)
+        return answers
+
+    with ThreadPoolExecutor(num_workers) as threads:
+        for answers in threads.map(ask, range(0, len(smiles), CHUNK_SIZE)):
+            yield from answers

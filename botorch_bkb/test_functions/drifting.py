@@ -34,14 +34,9 @@ class DriftingProblem(FiniteArmProblem, ABC):
 
     time = 1
 
-    def advance(self) -> None:
-        """Move to the next step."""
-        self._move()
-        self.time += 1
-
     @abstractmethod
-    def _move(self) -> None:
-        """Set the mean rewards of the next step."""
+    def advance(self) -> None:
+        """Move to the next step: its time, and its mean rewards."""
 
 
 class MarkovGPProblem(DriftingProblem):
@@ -83,10 +78,11 @@ class MarkovGPProblem(DriftingProblem):
         super().__init__(arms, self._draw().to(arms), noise_std)
 
     @override
-    def _move(self) -> None:
+    def advance(self) -> None:
         kept = 1 - self.forgetting_rate
         new = math.sqrt(self.forgetting_rate) * self._draw().to(self.arms)
         self.mean_rewards = math.sqrt(kept) * self.mean_rewards + new
+        self.time += 1
 
     def _draw(self) -> Tensor:
         normal = draw_normals(self._root.shape[0], generator=self._generator)
@@ -128,9 +124,10 @@ class TimeSeriesProblem(DriftingProblem):
         return self.values.shape[0]
 
     @override
-    def _move(self) -> None:
+    def advance(self) -> None:
         if self.time >= self.horizon:
             raise InputDataError(
                 f"Expected a step after {self.time}, but the table ends there."
             )
         self.mean_rewards = self.values[self.time]
+        self.time += 1

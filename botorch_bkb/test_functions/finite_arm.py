@@ -180,20 +180,18 @@ class FiniteArmProblem:
 
     def uniform_cumulative_regret(self, num_pulls: int) -> float:
         """Return the expected sum of regrets of ``num_pulls`` uniform choices."""
-        return num_pulls * self._all_regrets().mean().item()
+        return num_pulls * self.regret(torch.arange(self.num_arms)).mean().item()
 
     def uniform_simple_regret(self, num_pulls: int) -> float:
         """Return the expected regret of the best of ``num_pulls`` uniform choices."""
-        regrets = self._all_regrets().sort().values  # A, r_1 <= ... <= r_A
+        regrets = self.regret(torch.arange(self.num_arms))
+        regrets = regrets.sort().values  # A, r_1 <= ... <= r_A
         # With R the least regret seen, P(R >= r_k) = ((A - k + 1) / A)^n, and
         # E[R] = r_1 + sum_{k > 1} (r_k - r_{k - 1}) P(R >= r_k), where r_1 = 0.
         share_left = torch.arange(
             self.num_arms - 1, 0, -1, dtype=regrets.dtype, device=regrets.device
         ).div(self.num_arms)
         return (regrets.diff() * share_left.pow(num_pulls)).sum().item()
-
-    def _all_regrets(self) -> Tensor:
-        return (self.mean_rewards - self.best_value).abs()
 
 
 def _as_tensor(column: pd.Series) -> Tensor:

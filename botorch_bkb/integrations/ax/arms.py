@@ -147,7 +147,10 @@ class ArmFile(ArmSource):
             of any kind that the command line reads: see "Tables for suggest".
         parameter: The name of the parameter.
         checksum: The SHA-256 of the file; None to compute it now.
-        id: The column that names the arms and is not a feature; see ``ids``.
+        id: The column that names the arms and is not a feature.
+
+    Attributes:
+        ids: The names of the arms in that column, in order.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -178,7 +181,7 @@ class ArmFile(ArmSource):
                 "Restore it: indices of arms would mean other rows."
             )
         self.checksum = found
-        self._ids: list[str] = []
+        self.ids: list[str] = []
         self._read()
 
     def _file(self) -> Path:
@@ -190,11 +193,6 @@ class ArmFile(ArmSource):
             f"Expected the table of arms {path}, but there is none. If it has moved, "
             "first call `botorch_bkb.integrations.ax.register_folder` with its folder."
         )
-
-    @property
-    def ids(self) -> list[str]:
-        """The names of the arms in the column ``id``, in order."""
-        return self._ids
 
     @override
     def load(self, search_space: SearchSpace) -> Tensor:
@@ -241,7 +239,7 @@ class ArmFile(ArmSource):
         if self.id is not None:
             require_column(table, self.id, file, "`id`")
             require_ids(table[self.id], file)
-            self._ids = table.pop(self.id).tolist()
+            self.ids = table.pop(self.id).tolist()
         for name, column in table.items():
             if not is_numeric(column) and column.is_unique:
                 raise InputDataError(
@@ -310,16 +308,12 @@ class ChoiceGrid(ArmSource):
         """Return which products violate the constraints."""
         varied = [name for name, values in self._values.items() if len(values) > 1]
         places = dict(zip(varied, positions.cpu().numpy().T, strict=True))
-        fulfils = [
-            _fulfils(
-                each,
-                {
-                    name: np.asarray(self._values[name])[places.get(name, 0)]
-                    for name in each.constraint_dict
-                },
-            )
-            for each in self._constraints or ()
-        ]
+        constraints = self._constraints or ()
+        values = {
+            name: np.asarray(self._values[name])[places.get(name, 0)]
+            for name in set().union(*(each.constraint_dict for each in constraints))
+        }
+        fulfils = [_fulfils(each, values) for each in constraints]
         return torch.from_numpy(~np.all(fulfils, axis=0))
 
     @override

@@ -344,7 +344,10 @@ class BanditNode(ExternalGenerationNode):
                 continue
             status = trials[number].status
             if status in _LIVE or status.is_completed or status.is_abandoned:
-                arms |= self._find(trials[number])
+                try:
+                    arms[number] = self._arm_of(trials[number])
+                except InputDataError as error:
+                    self._warn(number, f"is not one of the arms, and not used. {error}")
         gone = {n for n in arms if trials[n].status.is_abandoned}
         self.bandit.retire_arms(sorted({arms.pop(number) for number in gone}))
         self._reconcile(arms)
@@ -504,14 +507,6 @@ class BanditNode(ExternalGenerationNode):
                 results[number, metric] = result
         return results
 
-    def _find(self, trial: BaseTrial) -> dict[int, int]:
-        """Return the arm of a trial by its number; none, with a warning, if unknown."""
-        try:
-            return {trial.index: self._arm_of(trial)}
-        except InputDataError as error:
-            self._warn(trial.index, f"is not one of the arms, and not used. {error}")
-            return {}
-
     def _reconcile(self, arms: Mapping[int, int]) -> None:
         """Give every pending trial its pull, and fail all other pending pulls."""
         free = self.bandit.pending
@@ -548,8 +543,7 @@ class BanditNode(ExternalGenerationNode):
             self._bandits[metric].tell([arm], [mean], pull_ids=[pull], **options)
         except InputDataError as error:
             self._warn(
-                trial.index,
-                f"stays pending until a usable result is attached. {error}",
+                trial.index, f"stays pending until a usable result is attached. {error}"
             )
         else:
             self._told[trial.index, metric] = result
