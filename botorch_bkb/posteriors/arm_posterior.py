@@ -73,7 +73,6 @@ class ArmPosterior(StaticPosterior):
         self.arms = arms
         self.covar_module = covar_module
         self.noise_variance = noise_variance
-        self.max_feature_bytes = max_feature_bytes
         self.num_arms = len(arms)
         self.like = arms.new_empty(0)
         self.shards = arm_shards(arms, covar_module)
@@ -140,16 +139,12 @@ class ArmPosterior(StaticPosterior):
         inside = torch.ones_like(indices, dtype=torch.bool)
         basis = Basis(indices, L, inside, L[:, :0], scatter, target)
         self.basis = basis
-        self._reserve(len(indices))
-        points = self.arms[indices]
-        self.shards.change(ArmShard.rebuild, basis, points, indices, self._width)
-
-    def _reserve(self, size: int) -> None:
-        """Plan room for so many features and some more, if the budget allows it."""
-        most = self.max_feature_bytes // (2 * self._column_bytes)
-        room = min(size + max(32, size // 8), most) if 0 < size <= most else 0
-        if room > self._width or room == 0:
-            self._width = room
+        # Room for so many features and some more, if the budget allows it.
+        m, most = len(indices), self.room
+        width = min(m + max(32, m // 8), most) if 0 < m <= most else 0
+        if width > self._width or width == 0:
+            self._width = width
+        self.shards.change(ArmShard.rebuild, basis, self.arms[indices], self._width)
 
     def _increment(
         self, inducing_indices: Tensor, pulled: Tensor, data: Tensor

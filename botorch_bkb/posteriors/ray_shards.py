@@ -40,7 +40,7 @@ from botorch_bkb.arms.stored import (
     StoredArms,
     Workers,
 )
-from botorch_bkb.posteriors.shards import Args, ArmShard, plan_shards, S, Shards, T
+from botorch_bkb.posteriors.shards import Args, ArmShard, plan_shards, Shards, T
 
 
 logger = logging.getLogger(__name__)
@@ -126,31 +126,25 @@ def shard_of(
     return ArmShard(arms, *host.limits, covar_module, block_size)
 
 
-class RayShards(Shards[S]):
+class RayShards(Shards):
     """Shards that are held by Ray's workers, one each.
 
     Args:
         pool: The workers.
-        kind: What makes them of a worker.
-        args: What they are made with.
+        *options: What :func:`shard_of` makes them with.
     """
 
-    def __init__(
-        self,
-        pool: Pool,
-        kind: Callable[..., S],
-        *args: Any,
-    ) -> None:
+    def __init__(self, pool: Pool, *options: Any) -> None:
         self.pool = pool
         self.limits = pool.limits
         self.key = uuid.uuid4().hex
         # The numbers and the encoded calls of changes.
-        self.changes = [(0, _sent((kind, args)))]
+        self.changes = [(0, _sent((shard_of, options)))]
         self.known = -1  # the last change that all workers have had
         weakref.finalize(self, pool.forget, self.key)
 
     @override
-    def change(self, method: Callable[[S, *Args], None], *args: *Args) -> None:
+    def change(self, method: Callable[[ArmShard, *Args], None], *args: *Args) -> None:
         number = self.changes[-1][0] + 1
         called: object = method
         if called is ArmShard.rebuild:
@@ -158,7 +152,7 @@ class RayShards(Shards[S]):
         self.changes.append((number, _sent((method, args))))
 
     @override
-    def ask(self, method: Callable[[S, *Args], T], *args: *Args) -> list[T]:
+    def ask(self, method: Callable[[ArmShard, *Args], T], *args: *Args) -> list[T]:
         call, everyone = _sent((method, args)), range(len(self.limits) - 1)
         answers = self.pool.answers(everyone, self._patch(self.known), call)
         behind = [shard for shard in everyone if answers[shard] is None]
@@ -176,7 +170,7 @@ def shards_on_ray(
     workers: Workers,
     covar_module: Kernel,
     block_size: int,
-) -> RayShards[ArmShard]:
+) -> RayShards:
     """Return the shards of arms, and start the workers if they do not run.
 
     Raises:
@@ -194,7 +188,7 @@ def shards_on_ray(
         pool = Pool(workers, arms.source, limits)
         workers.pool, workers.end = pool, weakref.finalize(workers, pool.close)
     options = type(arms), arms.dtype, arms.units, covar_module, block_size
-    return RayShards(workers.pool, shard_of, *options)
+    return RayShards(workers.pool, *options)
 
 
 class Pool:

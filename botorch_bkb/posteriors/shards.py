@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any, Generic, TypeVar, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 
 import torch
 from gpytorch.kernels import Kernel
@@ -109,15 +109,12 @@ class ArmShard:
     # Changes
 
     @torch.no_grad()
-    def rebuild(
-        self, basis: Basis, points: Tensor, inducing: Tensor, width: int
-    ) -> None:
+    def rebuild(self, basis: Basis, points: Tensor, width: int) -> None:
         """Compute the moments, and features if the cache has a width.
 
         Args:
             basis: The small matrices.
-            points: The rows of its arms.
-            inducing: The inducing arms.
+            points: The rows of its arms, all of which are inducing.
             width: How many features the cache has room for; 0 for no cache.
         """
         self._forget()
@@ -144,7 +141,7 @@ class ArmShard:
             projected[rows] = Z.square().sum(dim=0)
         if width:
             self._basis = None
-        self._finish(inducing)
+        self._finish(basis.indices)
 
     @torch.no_grad()
     def advance(self, move: Move, points: Tensor, inducing: Tensor) -> None:
@@ -424,7 +421,6 @@ class ArmShard:
         return indices[self._is_here(indices)] - self.start
 
 
-S = TypeVar("S")
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
@@ -436,7 +432,7 @@ def plan_shards(num_arms: int, num_shards: int, block_size: int) -> list[int]:
     return [*range(0, num_arms, size), num_arms]
 
 
-class Shards(ABC, Generic[S]):
+class Shards(ABC):
     """Per-arm state, split into ranges of arms.
 
     Attributes:
@@ -446,40 +442,36 @@ class Shards(ABC, Generic[S]):
     limits: list[int]
 
     @abstractmethod
-    def change(self, method: Callable[[S, *Args], None], *args: *Args) -> None:
+    def change(self, method: Callable[[ArmShard, *Args], None], *args: *Args) -> None:
         """Call a method that changes a shard, on all shards."""
 
     @abstractmethod
-    def ask(self, method: Callable[[S, *Args], T], *args: *Args) -> list[T]:
+    def ask(self, method: Callable[[ArmShard, *Args], T], *args: *Args) -> list[T]:
         """Return the answers of all shards, in their order."""
 
     def ask_of(
-        self,
-        method: Callable[[S, Tensor, *Args], Tensor],
-        indices: Tensor,
-        *args: *Args,
+        self, method: Callable[[ArmShard, Tensor], Tensor], indices: Tensor
     ) -> Tensor:
         """Return the rows of a table for a few arms, in their order.
 
         Args:
             method: Returns the rows of those of the arms that are in a shard.
             indices: The arms.
-            *args: Other arguments of the method.
         """
-        parts = self.ask(method, indices, *args)
+        parts = self.ask(method, indices)
         if len(parts) == 1:
             return parts[0]
         inner = torch.tensor(self.limits[1:-1], device=indices.device)
         shard = torch.bucketize(indices, inner, right=True)
         return torch.cat(parts)[shard.argsort(stable=True).argsort()]
 
-    def column(self, method: Callable[[S], Tensor]) -> Tensor:
+    def column(self, method: Callable[[ArmShard], Tensor]) -> Tensor:
         """Return a number of every arm."""
         parts = self.ask(method)
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-class LocalShards(Shards[S]):
+class LocalShards(Shards):
     """Shards in this process.
 
     Args:
@@ -487,21 +479,21 @@ class LocalShards(Shards[S]):
         limits: Where they start, and the number of arms.
     """
 
-    def __init__(self, parts: list[S], limits: list[int]) -> None:
+    def __init__(self, parts: list[ArmShard], limits: list[int]) -> None:
         self.parts = parts
         self.limits = limits
 
     @override
-    def change(self, method: Callable[[S, *Args], None], *args: *Args) -> None:
+    def change(self, method: Callable[[ArmShard, *Args], None], *args: *Args) -> None:
         for part in self.parts:
             method(part, *args)
 
     @override
-    def ask(self, method: Callable[[S, *Args], T], *args: *Args) -> list[T]:
+    def ask(self, method: Callable[[ArmShard, *Args], T], *args: *Args) -> list[T]:
         return [method(part, *args) for part in self.parts]
 
 
-def arm_shards(arms: Tensor, covar_module: Kernel) -> Shards[ArmShard]:
+def arm_shards(arms: Tensor, covar_module: Kernel) -> Shards:
     """Return the shards of arms: one in this process, or those of Ray's workers."""
     if isinstance(arms, StoredArms) and arms.workers is not None:
         from botorch_bkb.posteriors.ray_shards import shards_on_ray

@@ -85,10 +85,6 @@ class Pool:
         self.num_downdates = 0
         self._refresh()
 
-    def bounds(self) -> Tensor:
-        """Return the upper confidence bounds of the pool."""
-        return torch.as_tensor(self._bounds)
-
     def best(self, other_than: int | None = None) -> tuple[float, int]:
         """Return the largest bound, of the other arms, and the lowest index of ties."""
         bounds = self._bounds
