@@ -13,6 +13,17 @@ from typing_extensions import override
 from botorch_bkb.models.utils.nystrom import dense_covariance
 
 
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def random_points(
+    *shape: int, seed: int = 0, dtype: torch.dtype = torch.float64
+) -> Tensor:
+    """Return uniform numbers from 0 to 1."""
+    return torch.rand(*shape, generator=seeded(seed), dtype=dtype)
+
+
 class LargestTensor(TorchDispatchMode):
     """Records the largest storage, in bytes, that any torch operation makes.
 

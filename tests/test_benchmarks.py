@@ -21,6 +21,7 @@ from benchmarks.rows import RowFile
 from benchmarks.thompson_decay import bimodal, flat
 from botorch_bkb import OutcomesBandit
 from botorch_bkb.bandits.fitting import Fitter
+from tests.helpers import seeded
 from tests.reference import exact_posterior
 
 
@@ -247,11 +248,9 @@ def test_rows_of_outcomes_have_noise_of_results_and_no_noise_in_shares():
 def test_fits_that_are_timed_change_no_choice_and_are_not_repeated(monkeypatch):
     yields = np.random.default_rng(0).random(40)
     task = lab(yields, yields[::-1], False)
-    player = outcomes.Ours(task, torch.Generator().manual_seed(0))
+    player = outcomes.Ours(task, seeded())
     roles = task.roles
-    plain = OutcomesBandit(
-        task.frame, roles, generator=torch.Generator().manual_seed(0)
-    )
+    plain = OutcomesBandit(task.frame, roles, seed=0)
     first = torch.arange(0, 40, 5)
     player.tell(first, task.truth[first])
     columns = zip(roles, task.truth[first].mT, strict=True)
@@ -269,7 +268,7 @@ def test_the_constrained_peer_stays_within_its_limit():
     """Yield and cost are both the number of the row, and the limit is 8.7."""
     numbers = np.arange(30.0)
     task = lab(numbers, numbers, True)
-    peer = outcomes.Stock(task, torch.Generator().manual_seed(0))
+    peer = outcomes.Stock(task, seeded())
     rows = torch.tensor([0, 4, 12, 20, 29])
     peer.tell(rows, task.truth[rows])
     assert 7 <= int(peer.ask(1)) <= 8

@@ -18,7 +18,7 @@ import torch
 from botorch.acquisition import qSimpleRegret
 from botorch.fit import fit_gpytorch_mll
 from botorch.sampling import SobolQMCNormalSampler
-from gpytorch.kernels import RBFKernel, ScaleKernel
+from gpytorch.kernels import ScaleKernel
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
@@ -44,6 +44,8 @@ from botorch_bkb.models.kernels import TanimotoKernel
 from botorch_bkb.models.utils.nystrom import TriangularSolver
 from botorch_bkb.models.utils.rows import as_dense
 from botorch_bkb.optim import optimize_acqf_finite, top_k_choices
+from tests.bandits import rbf
+from tests.helpers import random_points, seeded
 from tests.precise_reference import solve_lower
 from tests.pretend_device import pretend_device
 
@@ -69,12 +71,8 @@ def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
         yield device
 
 
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def some_arms(device: torch.device, num_arms: int = 40, seed: int = 3) -> Tensor:
-    draws = torch.rand(num_arms, 2, generator=seeded(seed), dtype=torch.double)
+    draws = random_points(num_arms, 2, seed=seed)
     return draws.to(device)
 
 
@@ -84,10 +82,7 @@ def rewards_of(arms: Tensor) -> Tensor:
 
 
 def given(device: torch.device, **options: Any) -> dict[str, Any]:
-    kernel = RBFKernel().double()
-    kernel.lengthscale = 0.4
-    options |= {"covar_module": kernel.to(device), "noise_variance": 0.1}
-    return options
+    return options | {"covar_module": rbf().to(device), "noise_variance": 0.1}
 
 
 def play(
@@ -114,7 +109,7 @@ def campaign(bandit_class: Any, learns: bool, **options: Any) -> Use:
     def use(device: torch.device) -> Any:
         arms = some_arms(device)
         known = {} if learns else given(device)
-        bandit = bandit_class(arms, generator=seeded(), **known, **options)
+        bandit = bandit_class(arms, seed=0, **known, **options)
         return play(bandit, rewards_of(arms), size=size)
 
     return use
@@ -122,7 +117,7 @@ def campaign(bandit_class: Any, learns: bool, **options: Any) -> Use:
 
 def masks_and_changing_arms(device: torch.device) -> Any:
     arms = some_arms(device)
-    bandit = GPBandit(arms, generator=seeded(), max_repeats=2)
+    bandit = GPBandit(arms, seed=0, max_repeats=2)
     offered = torch.arange(40) % 2 == 0
     first = bandit.ask(4, available=offered)  # a mask from the CPU
     second = bandit.ask(4, available=~offered.to(device))
@@ -152,7 +147,7 @@ def words(device: torch.device) -> Any:
     frame = pd.DataFrame(rows, columns=["solvent", "ligand", "heat", "hour"])
     bits = dict(zip("abcd", torch.eye(4, 16, dtype=torch.uint8).numpy(), strict=True))
     arms = TableArms(frame, {"ligand": bits}, {"hour": 24}).to(device)
-    bandit = GPBandit(arms, generator=seeded())
+    bandit = GPBandit(arms, seed=0)
     bandit.add_arms(frame[:2].assign(solvent="DMSO"))
     return play(bandit, rewards_of(as_dense(bandit.arms)))
 
@@ -198,7 +193,7 @@ def box(learns: bool, **options: Any) -> Use:
         bounds = torch.tensor([[0.0, -1.0], [1.0, 2.0]], dtype=torch.double).to(device)
         known = {} if learns else given(device)
         known |= {"num_restarts": 1, "raw_samples": 8, **options}
-        bandit = BoxBandit(bounds, generator=seeded(), **known)
+        bandit = BoxBandit(bounds, seed=0, **known)
         found = []
         for _ in range(2):
             points = bandit.ask(2)
@@ -207,7 +202,7 @@ def box(learns: bool, **options: Any) -> Use:
             found.append(points.cpu())
         found += [moment.cpu() for moment in bandit.predict(points)]
         found.append(bandit.best_point().cpu())
-        copy = BoxBandit(bounds, generator=seeded(), **known)
+        copy = BoxBandit(bounds, seed=0, **known)
         copy.load_state_dict(bandit.state_dict())
         found.append(copy.ask(1).cpu())
         # BoTorch draws paths from the generator of the device: other numbers.
@@ -222,9 +217,9 @@ def bits(device: torch.device) -> Any:
     arms = BitArms.of(fingerprints.to(torch.uint8)).to(device)
     assert arms.device.type == device.type
     rewards = fingerprints[:, :8].double().sum(dim=-1)
-    learned = play(GPBandit(arms, generator=seeded()), rewards, size=4)
+    learned = play(GPBandit(arms, seed=0), rewards, size=4)
     kernel = ScaleKernel(TanimotoKernel()).double().to(device)
-    known = GPUCB(arms, kernel, 0.1, generator=seeded())
+    known = GPUCB(arms, kernel, 0.1, seed=0)
     return learned + play(known, rewards)
 
 
@@ -341,7 +336,7 @@ def test_blocks_solve_as_60_digits_do(size, device):
     for ridge, lengthscale, tolerance in ((1.0, 0.3, 1e-13), (1e-10, 0.5, 1e-6)):
         K = np.exp(-squared / (2 * lengthscale**2)) + ridge * np.eye(size)
         L = torch.linalg.cholesky(torch.tensor(K))
-        B = torch.rand(size, 3, generator=seeded(), dtype=torch.double)
+        B = random_points(size, 3)
         expected = solve_lower(L.numpy(), B.numpy())
         scale = np.abs(expected).max()
         found = TriangularSolver(L.to(device)).solve_(B.to(device)).cpu().numpy()

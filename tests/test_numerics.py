@@ -236,7 +236,7 @@ def bandit_over(bandit_class, arms, noise, **options):
         noise,
         confidence=ConstantWidth(2.0),
         batch_rule=FixedSize(4),
-        generator=torch.Generator().manual_seed(0),
+        seed=0,
         **options,
     )
 
@@ -291,7 +291,7 @@ def test_whole_runs_stay_finite(bandit_class, noise, dtype):
 @pytest.mark.parametrize("value", [0.0, -1e12, 1e-12])
 def test_constant_rewards_are_learned(value):
     arms = torch.tensor(SPREAD).float()
-    bandit = GPBandit(arms, generator=torch.Generator().manual_seed(0))
+    bandit = GPBandit(arms, seed=0)
     for _ in range(5):
         indices = bandit.ask(4)
         bandit.tell(indices, torch.full((len(indices),), value).double())
@@ -309,11 +309,7 @@ def test_an_offset_of_the_rewards_is_not_rounded_away(forgetting_rate):
     values = torch.sin(4 * arms.sum(dim=-1))
     means = []
     for dtype, offset in ((torch.float64, 0.0), (torch.float32, 1e7)):
-        bandit = GPBandit(
-            arms.to(dtype),
-            forgetting_rate=forgetting_rate,
-            generator=torch.Generator().manual_seed(0),
-        )
+        bandit = GPBandit(arms.to(dtype), forgetting_rate=forgetting_rate, seed=0)
         bandit.add_observations(range(30), offset + values)
         surrogate, posterior = bandit._present()
         units = surrogate.fit.units
@@ -325,12 +321,7 @@ def test_an_offset_of_the_rewards_is_not_rounded_away(forgetting_rate):
 def test_lengthscales_at_their_bounds(lengthscale):
     """Arms that say nothing of each other, and arms that are all the same."""
     arms = torch.tensor(SPREAD)
-    bandit = BBKB(
-        arms,
-        kernel_of(lengthscale, torch.float64),
-        0.1,
-        generator=torch.Generator().manual_seed(0),
-    )
+    bandit = BBKB(arms, kernel_of(lengthscale, torch.float64), 0.1, seed=0)
     for _ in range(6):
         indices = bandit.ask(5)
         bandit.tell(indices, indices.double())

@@ -12,7 +12,7 @@ from gpytorch.kernels import MaternKernel, RBFKernel
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.priors import GammaPrior, UniformPrior
 
-from botorch_bkb import acquisition, models, optim, posteriors
+from botorch_bkb import acquisition, models, posteriors
 from botorch_bkb.acquisition import PracticalBBKBWidth
 from botorch_bkb.models.kernels import TemporalDecayKernel
 
@@ -44,13 +44,6 @@ def sparse_arm_filter():
     return posterior
 
 
-def arm_posterior():
-    posterior = optim.ArmPosterior(ARMS, rbf(), 0.1)
-    arms = torch.tensor([0, 3])
-    posterior.update(arms, arms, torch.ones(2), torch.ones(2).double())
-    return posterior
-
-
 def moments(thing):
     posterior = thing.posterior(X)
     return posterior.mean, posterior.variance
@@ -65,9 +58,10 @@ def prior_and_parameters(kernel):
     return (prior[3](prior[1]), *kernel.parameters())
 
 
-# Classes with state, with priors where they take some, and what each says.
+# Classes with state, with priors where they take some, and what each says. Those of
+# SingleTaskDTCGP are in tests/models/test_botorch_uses.py, and those of bandits in
+# tests/bandits/test_threads.py.
 MAKERS = {
-    "SingleTaskDTCGP": (lambda: dtc_model(X[:4]), moments),
     "SparseArmKalmanFilter": (sparse_arm_filter, lambda thing: thing.predict(2.0)),
     "TimeVaryingGP": (time_varying_model, moments),
     "TemporalDecayKernel": (decay_kernel, prior_and_parameters),
@@ -83,7 +77,6 @@ MAKERS = {
         ),
         lambda thing: thing(X[:, None, :1]),
     ),
-    "ArmPosterior": (arm_posterior, lambda thing: (thing.mean, thing.variance)),
 }
 
 

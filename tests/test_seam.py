@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from gpytorch.kernels import RBFKernel
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -25,6 +24,7 @@ from botorch_bkb.arms import ArrayArms
 from botorch_bkb.models.utils import rows as table_rows
 from botorch_bkb.models.utils.rows import LazyRows
 from botorch_bkb.posteriors.shards import ArmShard
+from tests.bandits import rbf
 
 
 PACKAGE = Path(botorch_bkb.__file__).parent
@@ -96,15 +96,13 @@ def test_only_posteriors_and_tables_hold_a_number_per_arm(name, monkeypatch):
     generator = torch.Generator().manual_seed(0)
     rows = torch.rand(NUM_ARMS, 2, generator=generator, dtype=torch.double)
     rows[-20:] = rows[:20]
-    kernel = RBFKernel().double()
-    kernel.lengthscale = 0.3
     available = None
     if name == "masked":
         available = torch.rand(NUM_ARMS, generator=generator) < 0.5
     monkeypatch.setattr(table_rows, "BLOCK_BYTES", 1000)
     arms = ArrayArms(rows.numpy())
     with Makers() as whole:
-        bandit = bandit_class(arms, kernel, 0.1, generator=generator, **options)
+        bandit = bandit_class(arms, rbf(0.3), 0.1, generator=generator, **options)
         with Makers() as asking:
             for _ in range(4):
                 picks = bandit.ask(8, available=available)

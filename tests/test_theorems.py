@@ -21,7 +21,8 @@ from benchmarks.theorems import (
 )
 from botorch_bkb import BBKB
 from botorch_bkb.bandits.inducing import BULK_SIZE
-from botorch_bkb.optim import ArmPosterior, ProductRule, SumRule
+from botorch_bkb.optim import ProductRule, SumRule
+from tests.optim.test_batch_rules import Problem
 from tests.reference import Arms
 
 
@@ -29,8 +30,8 @@ MAX_FAILURES = 1
 
 
 def test_bbkb_keeps_variances_sizes_and_batches():
-    """Theorem 1, Lemmas 3 and 5 of BBKB over 4,000 distinct pulls."""
-    runs = [leverage_run(4000, seed) for seed in range(2)]
+    """Theorem 1, Lemmas 3 and 5 of BBKB over 3,600 distinct pulls."""
+    runs = [leverage_run(3600, seed) for seed in range(2)]
     assert sum(run["failed"] for run in runs) <= MAX_FAILURES
     for run in runs:
         assert run["inducing_share"] < 0.5  # else everything is kept, and exact
@@ -86,28 +87,13 @@ def test_the_narrowest_band_is_that_of_the_dense_posterior():
     np.testing.assert_allclose(band, 0.7 * np.sqrt(variance), rtol=1e-6)
 
 
-class Sequence:
+class Sequence(Problem):
     """A random posterior and a random sequence of pulls, chosen by nobody."""
 
     def __init__(self, seed, exact):
+        super().__init__(seed, 25, exact)
+        self.arms = Arms(self.gram, self.noise)
         numbers = np.random.default_rng(seed)
-        arms = torch.as_tensor(numbers.uniform(size=(25, 2)))
-        kernel = RBFKernel().double()
-        kernel.lengthscale = numbers.uniform(0.1, 1.0)
-        self.noise = float(numbers.choice([0.05, 0.5, 5.0]))
-        pulled = np.sort(numbers.choice(25, size=8, replace=False))
-        self.S = list(pulled) if exact else list(pulled[: numbers.integers(2, 8)])
-        self.counts = np.zeros(25)
-        self.counts[pulled] = numbers.integers(1, 4, size=8)
-        with torch.no_grad():
-            self.arms = Arms(kernel(arms).to_dense().numpy(), self.noise)
-        self.posterior = ArmPosterior(arms, kernel, self.noise)
-        self.posterior.update(
-            torch.as_tensor(np.array(self.S)),
-            torch.as_tensor(pulled),
-            torch.as_tensor(self.counts[pulled]),
-            torch.zeros(8, dtype=torch.double),
-        )
         # Few different arms: repeats are where the bounds are tight.
         self.pulls = numbers.choice(numbers.choice(25, size=4), size=30)
 

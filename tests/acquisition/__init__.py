@@ -10,6 +10,8 @@ from gpytorch.likelihoods import GaussianLikelihood
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tests.reference import exact_posterior
+
 
 LENGTHSCALE = 0.4
 NOISE = 0.05
@@ -56,8 +58,15 @@ def exact_moments(
     train_X: Tensor, train_Y: Tensor, X: Tensor, noise: float = NOISE
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return mean and variance of the exact GP at ``X``, by dense algebra."""
-    observed, test = train_X.numpy(), X.numpy()
-    K = rbf_gram(observed, observed) + noise * np.eye(len(observed))
-    k = rbf_gram(observed, test)
-    mean = k.T @ np.linalg.solve(K, train_Y.numpy()[:, 0])
-    return mean, 1 - (k * np.linalg.solve(K, k)).sum(0)
+    mean, covariance = exact_joint(train_X, train_Y, X.numpy(), noise)
+    return mean, covariance.diagonal()
+
+
+def exact_joint(
+    train_X: Tensor, train_Y: Tensor, points: NDArray[np.float64], noise: float = NOISE
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return mean and covariance of the exact GP at points, by dense algebra."""
+    observed, y = train_X.numpy(), train_Y.numpy()[:, 0]
+    K, k = rbf_gram(observed, observed), rbf_gram(observed, points)
+    noises = np.full(len(observed), noise)
+    return exact_posterior(K, k, rbf_gram(points, points), noises, y)

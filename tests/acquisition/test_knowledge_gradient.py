@@ -15,7 +15,7 @@ import botorch_bkb.acquisition.input_constructors  # noqa: F401
 from botorch_bkb.acquisition import DiscreteKnowledgeGradient
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.optim import optimize_acqf_finite
-from tests.acquisition import fixed_gp, NOISE, rbf_gram, standardized_data
+from tests.acquisition import exact_joint, fixed_gp, NOISE, standardized_data
 
 
 GENERATOR = torch.Generator().manual_seed(3)
@@ -31,10 +31,8 @@ WEIGHTS = np.exp(-(Z**2) / 2) * (Z[1] - Z[0]) / math.sqrt(2 * math.pi)
 def expected_rises(sign=1.0, scale=1.0):
     """Return the rises by dense algebra and a Riemann sum over the result."""
     both = np.vstack([CHOICES, CANDIDATES])
-    k = rbf_gram(X.numpy(), both)
-    solved = np.linalg.solve(rbf_gram(X.numpy(), X.numpy()) + NOISE * np.eye(12), k)
-    mean = sign * solved.T @ Y.numpy()[:, 0]
-    K = rbf_gram(both, both) - k.T @ solved
+    mean, K = exact_joint(X, Y, both)
+    mean = sign * mean
     rises = []
     for j in range(len(CHOICES), len(both)):
         b = K[: len(CHOICES), j] / math.sqrt(K[j, j] + NOISE)

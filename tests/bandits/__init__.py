@@ -26,6 +26,7 @@ from botorch_bkb import (
 )
 from botorch_bkb.bandits import FiniteArmBandit
 from botorch_bkb.optim import FixedSize
+from tests.helpers import random_points, seeded
 
 
 EXACT_BANDITS = (GPUCB, GPBUCB)
@@ -44,8 +45,8 @@ LEARNED = {"covar_module": None, "noise_variance": None}
 NOISE = 0.1
 
 
-def rbf(lengthscale: float = 0.4) -> Kernel:
-    kernel = RBFKernel().double()
+def rbf(lengthscale: float = 0.4, **options: Any) -> Kernel:
+    kernel = RBFKernel(**options).double()
     kernel.lengthscale = lengthscale
     return kernel
 
@@ -56,8 +57,7 @@ def grid_arms(num_arms: int, dtype: torch.dtype = torch.float64) -> Tensor:
 
 
 def random_arms(num_arms: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    return torch.rand(num_arms, 2, generator=generator, dtype=torch.double).to(dtype)
+    return random_points(num_arms, 2).to(dtype)
 
 
 def make_bandit(
@@ -76,7 +76,7 @@ def make_bandit(
     if bandit_class is RGPUCB:
         options.setdefault("block_size", 20)
     options.setdefault("noise_variance", NOISE)
-    options.setdefault("generator", torch.Generator().manual_seed(seed))
+    options.setdefault("generator", seeded(seed))
     return bandit_class(random_arms(30) if arms is None else arms, **options)
 
 
@@ -96,7 +96,7 @@ def noisy_rewards(
     arms: Tensor, seed: int = 0, noise_std: float = NOISE**0.5
 ) -> Callable[[Tensor], Tensor]:
     """Return the measurement, its noise of its own stream of random numbers."""
-    means, stream = true_rewards(arms), torch.Generator().manual_seed(seed)
+    means, stream = true_rewards(arms), seeded(seed)
 
     def measure(indices: Tensor) -> Tensor:
         noises = torch.randn(len(indices), generator=stream, dtype=torch.double)

@@ -23,7 +23,7 @@ from botorch_bkb.bandits import (
 from botorch_bkb.bandits.box_surrogate import PointObservations
 from botorch_bkb.generation import VarianceStoppingRule
 from tests.bandits import assert_same, LEARNED, rbf
-from tests.helpers import gram_matrix
+from tests.helpers import gram_matrix, random_points, seeded
 from tests.reference import exact_posterior
 
 
@@ -44,7 +44,7 @@ def make_bandit(kind, seed=0, bounds=BOUNDS, **options):
         "batch_size": 2,
         "raw_samples": 64,
         "num_restarts": 2,
-        "generator": torch.Generator().manual_seed(seed),
+        "generator": seeded(seed),
         **KINDS[kind],
         **options,
     }
@@ -58,7 +58,7 @@ def truth(points):
 
 
 def measurement(seed=0, sign=1):
-    stream = torch.Generator().manual_seed(seed)
+    stream = seeded(seed)
 
     def measure(points):
         noises = torch.randn(len(points), generator=stream, dtype=torch.double)
@@ -219,7 +219,7 @@ def test_a_saved_state_goes_on(kind):
 @each
 @pytest.mark.parametrize("learned", [False, True], ids=["given", "learned"])
 def test_predictions_and_failed_asks_change_no_later_point(kind, learned, monkeypatch):
-    generator = torch.Generator().manual_seed(2)
+    generator = seeded(2)
     before = generator.get_state()
     options = {"generator": generator, **(LEARNED if learned else {})}
     quiet, other = (make_bandit(kind, **options) for _ in range(2))
@@ -268,8 +268,7 @@ def test_a_ceiling_holds_on_a_box(kind, options, num_points):
 
 
 def uniform_points(num_points):
-    generator = torch.Generator().manual_seed(3)
-    points = torch.rand(num_points, 2, generator=generator, dtype=torch.double)
+    points = random_points(num_points, 2, seed=3)
     return BOUNDS[0] + (BOUNDS[1] - BOUNDS[0]) * points
 
 
@@ -395,7 +394,7 @@ def test_points_follow_the_distribution_of_the_maximizer():
 
 def test_the_distribution_of_the_maximizer_closes_in():
     bandit = make_bandit("thompson", batch_size=4)
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     rule = VarianceStoppingRule(0.5)
     before = bandit.maximizer_distribution(300, generator)
     width = BOUNDS[1] - BOUNDS[0]

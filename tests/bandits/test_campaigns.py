@@ -25,7 +25,8 @@ from typing_extensions import override
 from botorch_bkb import BBKB, GPBandit, GPThompsonSampling, GPUCB, RGPUCB, TVGPUCB
 from botorch_bkb.bandits import FiniteArmBandit
 from tests.bandits import LEARNED, make_bandit, NOISE, rbf
-from tests.reference import exact_posterior
+from tests.helpers import gram_matrix
+from tests.reference import Arms
 
 
 # Rows to take arms from, so few that they meet again.
@@ -239,16 +240,13 @@ class Campaign(RuleBasedStateMachine):
 
 
 def dense_posterior(rows, told):
-    """Return mean and variance of an exact GP, from all results one by one."""
-    squares = ((rows[:, None] - rows[None]) ** 2).sum(axis=-1)
-    K = np.exp(-squares / (2 * rbf().lengthscale.item() ** 2))
-    arms = np.array([arm for arm, _ in told], dtype=int)
-    rewards = np.array([value for _, value in told])
-    noise = np.full(len(arms), NOISE)
-    mean, covariance = exact_posterior(
-        K[np.ix_(arms, arms)], K[arms], K, noise, rewards
-    )
-    return mean, np.diag(covariance)
+    """Return mean and variance of an exact GP."""
+    counts, sums = np.zeros((2, len(rows)))
+    for arm, value in told:
+        counts[arm] += 1
+        sums[arm] += value
+    dense = Arms(gram_matrix(rbf(), torch.tensor(rows)), NOISE)
+    return dense.posterior(counts.nonzero()[0], counts, sums)[:2]
 
 
 class SparseCampaign(Campaign):

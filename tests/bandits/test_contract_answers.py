@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from botorch_bkb import BBKB, EpsilonGreedy, GPBandit, GPUCB, TVGPUCB
-from botorch_bkb.acquisition.confidence import NormDoubling, PracticalBKBWidth
 from botorch_bkb.acquisition.schedules import ConstantWidth
 from botorch_bkb.bandits import inducing, ThompsonPolicy
 from botorch_bkb.bandits.fitting import Fitter
@@ -61,8 +60,7 @@ def test_predictions_are_those_of_the_next_ask_and_change_no_later_one(
         with unchanged(asking):
             after = answers(asking)
         if not asking.drifts:  # the next decision is later
-            for early, late in zip(before, after, strict=True):
-                torch.testing.assert_close(early, late)
+            torch.testing.assert_close(before, after)
         is_sparse |= len(asking.inducing_indices) < (asking.counts > 0).sum()
         rewards = measure(indices)
         for bandit in (quiet, asking):
@@ -103,15 +101,6 @@ def test_a_number_counts_posterior_deviations_and_a_width_does_not(
             bonus = bonus / bandit.noise_variance**0.5 * scale
         expected = mean + bonus if maximize else mean - bonus
         torch.testing.assert_close(bandit.confidence_bound(), expected)
-
-
-@each([BBKB, TVGPUCB])
-def test_a_doubled_bound_is_the_same_at_every_call(bandit_class):
-    schedule = NormDoubling(PracticalBKBWidth(norm_bound=1e-3, noise_std=1e-3))
-    bandit = make_bandit(bandit_class, confidence=schedule)
-    bandit.add_observations([0, 1, 2], [5.0, -5.0, 9.0])
-    first = bandit.confidence_bound()
-    assert torch.equal(bandit.confidence_bound(), first)
 
 
 @each(ALL_BANDITS)

@@ -14,8 +14,9 @@ from botorch_bkb import GPBandit
 from botorch_bkb.arms import ArrayArms, ProductArms
 from botorch_bkb.bandits import effects
 from botorch_bkb.models.kernels import TanimotoKernel
-from tests.bandits.test_predictions import campaign, dense_posterior, seeded, tables
+from tests.bandits.test_predictions import campaign, dense_posterior, tables
 from tests.bandits.test_warping import failing
+from tests.helpers import seeded
 from tests.posteriors.test_product_posterior import matern, tanimoto
 from tests.reference import Arms, log_warp
 

@@ -26,7 +26,7 @@ from tests.bandits import (
     true_rewards,
 )
 from tests.bandits.contract import Recorder
-from tests.helpers import gram_matrix
+from tests.helpers import gram_matrix, random_points, seeded
 from tests.reference import composite_covariance
 
 
@@ -77,7 +77,7 @@ def test_fits_come_at_every_ask_and_then_at_doubling_numbers_of_pulls(
 
 def test_a_fit_that_explains_nothing_says_so_once():
     arms = random_arms(30)
-    noise = torch.randn(60, generator=torch.Generator().manual_seed(0)).double()
+    noise = torch.randn(60, generator=seeded()).double()
     fitter = Fitter(arms, None, None)
     # The prior of the noise is in favour of little: many repeats overrule it.
     indices = torch.arange(60) % 4
@@ -227,7 +227,7 @@ def test_what_is_learned_where_no_kernel_is_given(options):
 def test_thompson_sampling_fits_a_prior_mean():
     """Of a plain of zeros that was measured mostly where it has a hump."""
     plain = torch.cartesian_prod(*[torch.linspace(0, 1, 4).double()] * 2)
-    stream = torch.Generator().manual_seed(0)
+    stream = seeded()
     steps = 0.1 * torch.randn(40, 2, generator=stream, dtype=torch.double)
     arms = torch.cat([plain, plain[5] + steps])
     rewards = (-(arms - plain[5]).square().sum(dim=-1) / 0.08).exp()
@@ -331,8 +331,7 @@ def test_frozen_sums_restart_after_a_refit(monkeypatch):
 @pytest.mark.parametrize("dimension", [1, 4])
 @pytest.mark.parametrize("dtype", [torch.float, torch.double])
 def test_it_is_the_sum_of_two_matern_kernels(dimension, dtype):
-    stream = torch.Generator().manual_seed(dimension)
-    x = torch.rand(9, dimension, generator=stream, dtype=dtype)
+    x = random_points(9, dimension, seed=dimension, dtype=dtype)
     kernel = composite_to_learn(x).to(x).requires_grad_(False)
     trend = kernel.kernels[0].base_kernel
     trend.lengthscale = torch.linspace(0.5, 2.0, dimension).to(x)
@@ -345,7 +344,7 @@ def test_it_is_the_sum_of_two_matern_kernels(dimension, dtype):
 
 
 def test_a_bandit_learns_both_parts():
-    stream = torch.Generator().manual_seed(1)
+    stream = seeded(1)
     arms = torch.rand(60, 3, generator=stream)
     rewards = arms.sum(dim=-1) + 0.3 * torch.sin(40 * arms[:, 0])
     bandit = GPBandit(arms, generator=stream)
@@ -359,7 +358,7 @@ def test_a_bandit_learns_both_parts():
 
 def told(function, num_features=4, num_told=60, **options):
     """A bandit that was told values of a function at random arms."""
-    stream = torch.Generator().manual_seed(0)
+    stream = seeded()
     arms = torch.rand(90, num_features, generator=stream, dtype=torch.double)
     bandit = GPBandit(arms, generator=stream, **options)
     bandit.add_observations(range(num_told), function(arms)[:num_told])

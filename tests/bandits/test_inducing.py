@@ -20,9 +20,9 @@ from tests.bandits import (
     SPARSE_BANDITS,
     true_rewards,
 )
-from tests.helpers import gram_matrix
+from tests.helpers import gram_matrix, seeded
 from tests.models.utils.test_leverage_scores import assert_greedy
-from tests.reference import dtc_posterior
+from tests.reference import Arms
 
 
 ARMS = random_arms(80)
@@ -51,7 +51,7 @@ def told_bandit(told, bandit_class=BBKB, seed=0, **options):
 def test_a_ceiling_keeps_those_that_say_most_of_those_that_are_drawn(
     seed, ceiling, num_told, resampling, inclusion, oversampling
 ):
-    told = torch.randint(80, (num_told,), generator=torch.Generator().manual_seed(seed))
+    told = torch.randint(80, (num_told,), generator=seeded(seed))
     options = {"resampling": resampling, "inclusion": inclusion}
     options |= {"oversampling": oversampling, "seed": seed}
     bandits = [
@@ -96,21 +96,14 @@ def test_whole_runs_stay_under_the_ceiling(bandit_class, resampling):
         assert len(bandit.inducing_indices) <= 12
     bandit.ask(5)
     history, counts = bandit._observations.totals(bandit.num_pulls), bandit.counts
-    S, pulled = bandit.inducing_indices, history.arms
+    S, sums = bandit.inducing_indices, np.zeros(80)
+    sums[history.arms] = history.sums
     assert len(S) == 12 < int((counts > 0).sum())
     K = gram_matrix(rbf(ROUGH["lengthscale"]), ARMS)
-    rows = lambda left, right: K[np.ix_(left, right)]  # noqa: E731
-    mean, covariance = dtc_posterior(
-        rows(S, S),
-        rows(S, pulled),
-        rows(S, range(80)),
-        K,
-        history.counts.numpy() / ROUGH["noise_variance"],
-        (history.sums / history.counts).numpy(),
-    )
+    dense = Arms(K, ROUGH["noise_variance"]).posterior(S, counts.numpy(), sums)
     found = bandit.predict()
-    np.testing.assert_allclose(found[0], mean, atol=1e-6)
-    np.testing.assert_allclose(found[1], np.diag(covariance), atol=1e-8)
+    np.testing.assert_allclose(found[0], dense[0], atol=1e-6)
+    np.testing.assert_allclose(found[1], dense[1], atol=1e-8)
 
 
 def test_a_ceiling_says_that_it_took_effect():
@@ -133,7 +126,7 @@ def test_few_pulled_arms_are_all_inducing(resampling, ceiling):
             sampling,
             exact_until=min(least, ceiling or least),
         )
-        generator = torch.Generator().manual_seed(0)
+        generator = seeded()
         bandit = FiniteArmBandit(ARMS, surrogate, generator=generator)
         sizes.append([])
         for number in range(12):

@@ -30,7 +30,7 @@ from tests.bandits import (
     true_rewards,
     unchanged,
 )
-from tests.helpers import gram_matrix
+from tests.helpers import gram_matrix, seeded
 from tests.reference import dtc_posterior, exact_posterior, noise_log_likelihood
 
 
@@ -142,7 +142,7 @@ def test_the_noise_of_results_without_one_is_learned():
     known = torch.arange(len(arms)) % 60 < 30
     std = torch.where(known, 1.0, 0.1).double()
     noise = torch.where(known, 1.0, math.nan).double()
-    generator = torch.Generator().manual_seed(3)
+    generator = seeded(3)
     errors = std * torch.randn(len(arms), generator=generator).double()
     bandit.add_observations(
         arms, true_rewards(ARMS)[arms] + errors, noise_variance=noise

@@ -250,7 +250,7 @@ def test_a_refused_result_of_a_box_leaves_no_point():
 
 def started(num_arms=12):
     """Return a bandit that was told three rewards."""
-    bandit = GPBandit(random_arms(num_arms), generator=torch.Generator().manual_seed(0))
+    bandit = GPBandit(random_arms(num_arms), seed=0)
     bandit.add_observations([0, 1, 2], [0.1, 0.3, 0.2])
     return bandit
 

@@ -23,6 +23,7 @@ from botorch_bkb import (
 )
 from botorch_bkb.arms import ProductArms
 from botorch_bkb.bandits import outcome_choice
+from tests.bandits import random_arms
 from tests.helpers import gram_matrix
 from tests.reference import exact_posterior
 
@@ -51,11 +52,6 @@ def outcomes_of(arms):
         "b": np.cos(4 * y) + x * y,
         "c": np.sin(3 * x + 4 * y),
     }
-
-
-def table(size, dtype=torch.double, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand(size, 2, generator=generator, dtype=torch.double).to(dtype)
 
 
 def bandit_of(arms, roles, **options):
@@ -161,7 +157,7 @@ def promising(bandit, roles, arms, results, rows):
 @pytest.mark.parametrize("name", ROLES)
 def test_promising_candidates_are_those_of_dense_numpy(name):
     roles, size = ROLES[name], 60 if name == "three" else 300
-    bandit = bandit_of(table(size), roles)
+    bandit = bandit_of(random_arms(size), roles)
     arms, results = measured(bandit, 6 if name == "three" else 12)
     rows = np.setdiff1d(np.arange(size), arms)[::3]
     violation, value = promising(bandit, roles, arms, results, rows)
@@ -176,7 +172,7 @@ def test_batches_are_those_of_brute_force(name, monkeypatch):
     roles, size, pool_size = ROLES[name], 2_000, 24
     monkeypatch.setattr(outcome_choice, "POOL_SIZE", pool_size)
     monkeypatch.setattr(outcome_choice, "NUM_SAMPLES", NUM_SAMPLES)
-    bandit = bandit_of(table(size), roles)
+    bandit = bandit_of(random_arms(size), roles)
     arms, results = measured(bandit, 8)
     bandit.add_pending([3, 5])
     used = np.union1d(arms, [3, 5])
@@ -193,7 +189,7 @@ def test_batches_are_those_of_brute_force(name, monkeypatch):
 
 def test_candidates_that_surely_violate_a_limit_come_last():
     roles = {"a": Maximize(), "b": AtMost(-0.9)}
-    bandit = bandit_of(table(300), roles)
+    bandit = bandit_of(random_arms(300), roles)
     arms, _ = measured(bandit, 40)
     scores = bandit._choice().scores(torch.arange(300))
     new = scores.where(~torch.isin(scores.candidates, torch.from_numpy(arms)))
@@ -290,7 +286,7 @@ def improvement(roles, samples, choice):
 
 @pytest.mark.parametrize("among_pulled", [True, False])
 def test_the_best_arm_holds_its_limits_or_is_the_most_probable(among_pulled):
-    arms = table(200)
+    arms = random_arms(200)
     for limit, expected in ((1.0, True), (-1.5, False)):
         roles = {"a": Maximize(), "b": AtMost(limit)}
         bandit = bandit_of(arms, roles)
@@ -318,7 +314,7 @@ def test_the_best_arm_holds_its_limits_or_is_the_most_probable(among_pulled):
 @pytest.mark.parametrize("among_pulled", [True, False])
 def test_the_front_is_that_of_the_means(name, among_pulled):
     roles = ROLES[name]
-    bandit = bandit_of(table(150), roles)
+    bandit = bandit_of(random_arms(150), roles)
     told, results = measured(bandit, 20)
     bandit.retire_arms(told[:3])
     rows = np.unique(told) if among_pulled else np.arange(150)

@@ -23,15 +23,12 @@ from botorch_bkb import (
     Target,
 )
 from botorch_bkb.bandits import matern_to_learn
+from tests.bandits import random_arms
 
 
 pytestmark = pytest.mark.usefixtures("short_fits")
 ROLES = {"yield": Maximize(), "cost": Minimize()}
-
-
-def table(size=80):
-    generator = torch.Generator().manual_seed(0)
-    return torch.rand(size, 2, generator=generator, dtype=torch.double)
+ARMS = random_arms(80)
 
 
 def results_of(arms):
@@ -40,7 +37,7 @@ def results_of(arms):
 
 
 def campaign(number=10, roles=ROLES, **options):
-    bandit = OutcomesBandit(table(), roles, seed=0, **options)
+    bandit = OutcomesBandit(ARMS, roles, seed=0, **options)
     bandit.add_observations(range(number), results_of(bandit.arms[:number]))
     return bandit
 
@@ -125,7 +122,7 @@ def test_a_copy_continues_like_the_bandit(way, tmp_path):
     bandit.tell(picks := bandit.ask(3), results_of(bandit.arms[picks]))
     if way == "file":
         bandit.save(tmp_path / "file")
-        other = OutcomesBandit(table(), bandit.roles, seed=5)
+        other = OutcomesBandit(ARMS, bandit.roles, seed=5)
         other.load(tmp_path / "file")
     elif way == "pickle":
         other = pickle.loads(pickle.dumps(bandit))
@@ -139,20 +136,20 @@ def test_a_copy_continues_like_the_bandit(way, tmp_path):
 
 
 def test_new_arms_come_first_and_measured_ones_fill_the_batch():
-    bandit = OutcomesBandit(table(6), ROLES, seed=0)
-    bandit.add_observations(range(4), results_of(table(6)[:4]))
+    bandit = OutcomesBandit(random_arms(6), ROLES, seed=0)
+    bandit.add_observations(range(4), results_of(random_arms(6)[:4]))
     batch = bandit.ask(6)
     assert {*batch[:2].tolist()} == {4, 5}
     assert sorted(batch.tolist()) == [*range(6)]
-    bandit.tell(batch, results_of(table(6)[batch]))
+    bandit.tell(batch, results_of(random_arms(6)[batch]))
     assert {*bandit.ask(2).tolist()} == {4, 5}  # the others have two measurements
-    once = OutcomesBandit(table(6), ROLES, seed=0, max_repeats=1)
-    once.add_observations(range(4), results_of(table(6)[:4]))
+    once = OutcomesBandit(random_arms(6), ROLES, seed=0, max_repeats=1)
+    once.add_observations(range(4), results_of(random_arms(6)[:4]))
     assert sorted(once.ask(6).tolist()) == [4, 5]
 
 
 def test_equal_rows_are_one_candidate():
-    arms = table(20)
+    arms = random_arms(20)
     arms[10:] = arms[:10]
     bandit = OutcomesBandit(arms, ROLES, seed=0)
     bandit.add_observations(range(11, 15), results_of(arms[11:15]))
@@ -161,7 +158,7 @@ def test_equal_rows_are_one_candidate():
 
 def test_an_outcome_that_is_known_of_all_candidates():
     """Nothing is measured until the other outcome is."""
-    arms = table(40)
+    arms = random_arms(40)
     bandit = OutcomesBandit(arms, {"yield": Maximize(), "cost": AtMost(0.8)}, seed=0)
     bandit.add_observations(range(40), {"cost": results_of(arms)["cost"]})
     bandit.add_observations(range(6), {"yield": results_of(arms[:6])["yield"]})
@@ -173,9 +170,9 @@ def test_an_outcome_that_is_known_of_all_candidates():
 
 
 def test_a_batch_is_spread_out_before_the_first_objective():
-    bandit = OutcomesBandit(table(), {"yield": Maximize(), "cost": AtMost(1)}, seed=3)
+    bandit = OutcomesBandit(ARMS, {"yield": Maximize(), "cost": AtMost(1)}, seed=3)
     picks = bandit.ask(4)
-    assert picks.tolist() == GPBandit(table(), matern_to_learn, seed=3).ask(4).tolist()
+    assert picks.tolist() == GPBandit(ARMS, matern_to_learn, seed=3).ask(4).tolist()
     bandit.tell(picks, {"cost": [0.1, 0.2, 0.3, 0.4]})
     assert not torch.isin(bandit.ask(4), picks).any()
     with pytest.raises(InputDataError, match="'yield' has none"):
@@ -183,12 +180,12 @@ def test_a_batch_is_spread_out_before_the_first_objective():
 
 
 def test_one_objective_without_limits_finds_the_best():
-    bandit = OutcomesBandit(table(), {"yield": Maximize()}, seed=0)
-    bandit.add_observations(range(6), {"yield": results_of(table()[:6])["yield"]})
+    bandit = OutcomesBandit(ARMS, {"yield": Maximize()}, seed=0)
+    bandit.add_observations(range(6), {"yield": results_of(ARMS[:6])["yield"]})
     for _ in range(4):
         picks = bandit.ask(4)
-        bandit.tell(picks, {"yield": results_of(table()[picks])["yield"]})
-    best = results_of(table())["yield"].argmax()
+        bandit.tell(picks, {"yield": results_of(ARMS[picks])["yield"]})
+    best = results_of(ARMS)["yield"].argmax()
     assert bandit.best_arm() == (int(best), True, 1.0)
 
 
@@ -226,7 +223,7 @@ def test_words_and_plates():
 )
 def test_roles_are_checked(outcomes, match):
     with pytest.raises(InputDataError, match=match):
-        OutcomesBandit(table(), outcomes)
+        OutcomesBandit(ARMS, outcomes)
 
 
 @given(
@@ -260,15 +257,15 @@ def test_numbers_of_roles_are_checked(make):
 
 def test_options_are_by_outcome():
     with pytest.raises(InputDataError, match=r"among \['yield', 'cost'\].*'price'"):
-        OutcomesBandit(table(), ROLES, noise_variance={"price": 1.0})
+        OutcomesBandit(ARMS, ROLES, noise_variance={"price": 1.0})
     with pytest.raises(InputDataError, match="`reference_point` to be a number"):
-        OutcomesBandit(table(), ROLES, reference_point={"cost": np.nan})
+        OutcomesBandit(ARMS, ROLES, reference_point={"cost": np.nan})
     roles = {"yield": Maximize(), "cost": AtMost(1.0)}
     for name in roles:
         with pytest.raises(
             InputDataError, match=f"several objectives, but got '{name}"
         ):
-            OutcomesBandit(table(), roles, reference_point={name: 0.5})
+            OutcomesBandit(ARMS, roles, reference_point={name: 0.5})
     with pytest.raises(UnsupportedError, match="pareto_front"):
         campaign().best_arm()
     bandit = campaign(noise_variance={"cost": 0.25})

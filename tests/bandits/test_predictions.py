@@ -15,17 +15,13 @@ from botorch.exceptions.errors import (
 from botorch_bkb import GPBandit
 from botorch_bkb.arms import BitArms, ProductArms
 from botorch_bkb.bandits import matern_to_learn
-from tests.helpers import gram_matrix
+from tests.helpers import gram_matrix, seeded
 from tests.reference import dtc_posterior, log_warp
 
 
 pytestmark = pytest.mark.usefixtures("short_fits")
 NUM_ARMS, NUM_ROWS = 60, 7
 COLUMNS = ["arm", "mean", "std", "low", "high", "probability_best"]
-
-
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def rewards_of(rows):
@@ -43,7 +39,7 @@ def tables(seed=0):
 
 def campaign(arms, num_rounds=4, noise_std=0.3, **options):
     """A bandit after some rounds, whose posterior was updated step by step."""
-    bandit = GPBandit(arms, generator=seeded(1), **options)
+    bandit = GPBandit(arms, seed=1, **options)
     sign = 1 if bandit.maximize else -1
     for number in range(num_rounds):
         picks = bandit.ask(6)
@@ -160,7 +156,7 @@ def test_the_top_has_the_best_means_and_no_retired_or_equal_arm():
 def test_products_have_a_top_and_no_other_rows():
     lists = {"heat": torch.linspace(0, 1, 9).unsqueeze(-1).double(), "base": ["a", "b"]}
     arms = ProductArms(lists, forbidden=[{"heat": 8}])
-    bandit = GPBandit(arms, generator=seeded())
+    bandit = GPBandit(arms, seed=0)
     picks = bandit.ask(8)
     bandit.tell(picks, arms.components(picks)[:, 0].double())
     everything = pd.DataFrame(bandit.predictions(generator=seeded()))
@@ -177,7 +173,7 @@ def test_rows_of_the_table_are_its_arms():
     bits = torch.rand(NUM_ARMS, 24, generator=seeded()) < 0.4
     packed = torch.from_numpy(np.packbits(bits.numpy(), axis=-1))
     arms = BitArms(packed, True, torch.rand(NUM_ARMS, 1, generator=seeded(2)))
-    bandit = GPBandit(arms, generator=seeded())
+    bandit = GPBandit(arms, seed=0)
     for _ in range(2):
         rows = arms[torch.tensor([4, 9, 4])]
         for given in (rows, rows.dense()):
@@ -208,7 +204,7 @@ def test_junk_is_refused(call, error, match):
 
 def test_filters_know_the_arms_of_the_table_alone():
     arms, others = tables()
-    bandit = GPBandit(arms, forgetting_rate=0.1, generator=seeded())
+    bandit = GPBandit(arms, forgetting_rate=0.1, seed=0)
     picks = bandit.ask(4)
     bandit.tell(picks, rewards_of(arms[picks]))
     assert len(bandit.predictions(top=3)["mean"]) == 3

@@ -20,10 +20,11 @@ from botorch_bkb.bandits import ThompsonPolicy, UCBPolicy
 from botorch_bkb.models.kernels import TanimotoKernel
 from botorch_bkb.optim import FixedSize
 from botorch_bkb.posteriors import product_posterior
+from tests.helpers import seeded
 
 
 pytestmark = pytest.mark.usefixtures("short_fits")
-GENERATOR = torch.Generator().manual_seed(1)
+GENERATOR = seeded(1)
 NUMBERS = torch.rand(8, 2, generator=GENERATOR).double()
 BITS = torch.rand(9, 16, generator=GENERATOR) < 0.4
 TEMPERATURES = [20.0, 40.0, 60.0, 80.0]
@@ -95,10 +96,7 @@ def test_picks_are_those_of_the_table(seed, name):
     arms = space(forbidden=FORBIDDEN)
     start = torch.arange(seed, len(arms), 41)
     start = start[arms.is_allowed(start)]
-    bandits = [
-        OPTIONS[name](each, generator=torch.Generator().manual_seed(seed))
-        for each in (arms, table(arms))
-    ]
+    bandits = [OPTIONS[name](each, seed=seed) for each in (arms, table(arms))]
     bandits[1].retire_arms((~arms.is_allowed(torch.arange(len(arms)))).nonzero()[:, 0])
     for bandit in bandits:
         bandit.add_observations(start, reward(arms, start))
@@ -143,7 +141,7 @@ def test_a_batch_has_all_new_products_before_repeats():
 
 
 def learned(seed=0):
-    return GPBandit(space(), generator=torch.Generator().manual_seed(seed))
+    return GPBandit(space(), seed=seed)
 
 
 def test_a_bandit_learns_and_continues_after_a_load(tmp_path):
@@ -161,12 +159,12 @@ def test_a_bandit_learns_and_continues_after_a_load(tmp_path):
     truth = reward(arms, everything)
     assert torch.corrcoef(torch.stack([found, truth]))[0, 1] > 0.9
     assert 0 < bandit.evaluated_share <= 1
-    distribution = bandit.maximizer_distribution(64, torch.Generator().manual_seed(0))
+    distribution = bandit.maximizer_distribution(64, seeded())
     assert truth[distribution.mode] > truth.quantile(0.9)
 
 
 def test_counts_are_fingerprints_from_the_first_ask_on():
-    counts = torch.randint(3, (6, 12), generator=torch.Generator().manual_seed(0))
+    counts = torch.randint(3, (6, 12), generator=seeded())
     bandit = GPBandit(ProductArms({"a": counts, "b": counts}))
     assert len(bandit.ask(4).unique()) == 4
 
@@ -246,10 +244,7 @@ def test_a_space_of_which_nothing_is_left():
 def test_uniform_first_picks_are_allowed_and_scattered():
     lists = {name: torch.arange(1000.0) for name in "abc"}
     arms = ProductArms(lists, forbidden=lambda at: at[:, 0] != 7)
-    seen = {
-        int(GPBandit(arms, generator=torch.Generator().manual_seed(seed)).ask())
-        for seed in range(20)
-    }
+    seen = {int(GPBandit(arms, seed=seed).ask()) for seed in range(20)}
     assert len(seen) == 20
     assert all(arms.components([index])[0, 0] == 7 for index in seen)
 

@@ -19,7 +19,7 @@ from botorch_bkb.models.kernels import TanimotoKernel
 from botorch_bkb.models.utils.draws import seed_of, seeded_generator, UPDATES
 from botorch_bkb.optim import FixedSize, ProductRule, SumRule
 from tests.bandits import rbf
-from tests.helpers import gram_matrix
+from tests.helpers import gram_matrix, seeded
 from tests.reference import coupled_uniforms, run_bandit
 
 
@@ -48,7 +48,7 @@ BANDITS = {
 
 def make_arms(kernel_name, num_arms=80):
     """Return arms with near-duplicates: every fourth is another one up to 1e-7."""
-    generator = torch.Generator().manual_seed(7)
+    generator = seeded(7)
     if kernel_name == "tanimoto":
         bits = torch.rand(num_arms, 24, generator=generator) < 0.4
         bits[:, 0] = True
@@ -74,7 +74,7 @@ def compare(name, kernel, arms, truth, num_pulls, resampling="independent"):
         NOISE,
         confidence=schedule,
         batch_rule=rule,
-        generator=torch.Generator().manual_seed(3),
+        generator=seeded(3),
         **({} if exact else {"resampling": resampling}),
     )
     reward, batches, sets = noisy(truth, 1), [], []
@@ -84,7 +84,7 @@ def compare(name, kernel, arms, truth, num_pulls, resampling="independent"):
         sets.append(sorted(bandit.inducing_indices.tolist()))
         bandit.tell(indices, [reward(arm) for arm in indices.tolist()])
 
-    first = torch.Generator().manual_seed(3)
+    first = seeded(3)
     seed, updates = seed_of(first), itertools.count()
 
     def draw_uniforms(n):

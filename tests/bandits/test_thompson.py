@@ -16,7 +16,8 @@ from tests.bandits import (
     random_arms,
     unchanged,
 )
-from tests.reference import dtc_parts
+from tests.helpers import gram_matrix
+from tests.reference import Arms
 
 
 # Under the null hypothesis some cell of 12 exceeds this with probability 1e-4.
@@ -33,20 +34,13 @@ def told_bandit(num_arms=12, **options):
 
 def dense_probabilities(bandit, pending=(), allowed=None, num_draws=100_000, scale=1.0):
     """Return how often each arm is best in dense Gaussian draws of the weights."""
-    K = bandit.covar_module(bandit.arms).to_dense().detach().numpy()
-    pulled, counts = np.unique([1, 5, 5, 9], return_counts=True)
-    targets = np.array([0.2, 0.3, 0.3])
-    S = bandit.inducing_indices.numpy()
-    p = pulled
-    mean = dtc_parts(
-        K[np.ix_(S, S)], K[np.ix_(S, p)], K[S], K, counts / NOISE, targets
-    )[0]
-    S = np.union1d(S, pending).astype(int)
-    p = np.concatenate([pulled, pending]).astype(int)
-    weights = np.concatenate([counts, np.ones(len(pending))]) / NOISE
-    covariance = dtc_parts(
-        K[np.ix_(S, S)], K[np.ix_(S, p)], K[S], K, weights, np.zeros(len(p))
-    )[2]
+    K = gram_matrix(bandit.covar_module, bandit.arms)
+    dense, S = Arms(K, NOISE), bandit.inducing_indices.numpy()
+    counts, sums = np.zeros((2, len(K)))
+    counts[[1, 5, 9]], sums[[1, 5, 9]] = [1, 2, 1], [0.2, 0.6, 0.3]
+    mean = dense.parts(S, counts, sums)[0]
+    np.add.at(counts, np.array(pending, int), 1)
+    covariance = dense.parts(np.union1d(S, pending), counts, sums)[2]
     rng = np.random.default_rng(0)
     draws = rng.multivariate_normal(mean, scale**2 * covariance, num_draws)
     if allowed is not None:

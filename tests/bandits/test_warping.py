@@ -27,9 +27,7 @@ def failing(maximize=True, num_told=30, has_noise=False):
     The repeats fail now and then. Relative errors may be known, but not of the last.
     """
     arms = random_arms(60)
-    bandit = GPBandit(
-        arms, maximize=maximize, generator=torch.Generator().manual_seed(0)
-    )
+    bandit = GPBandit(arms, maximize=maximize, seed=0)
     rewards = torch.sin(3 * arms.sum(dim=-1))
     rewards = torch.where(rewards < 0, 50 * rewards - 10, rewards)
     rewards = rewards[:num_told] if maximize else -rewards[:num_told]
@@ -74,7 +72,7 @@ def test_the_slope_is_that_of_differences():
 def test_failures_are_warped_and_a_smooth_response_is_not():
     assert failing().warp is not None
     arms = random_arms(60)
-    bandit = GPBandit(arms, generator=torch.Generator().manual_seed(0))
+    bandit = GPBandit(arms, seed=0)
     bandit.add_observations(range(30), arms[:30].sum(dim=-1).sin())
     bandit.ask(1)
     assert bandit.warp is None

@@ -68,7 +68,7 @@ def saved(monkeypatch, runs):
 
 def opened(arms, *results):
     """Return the page with uploaded files, pairs of a name and bytes."""
-    page = AppTest.from_file(app.__file__, default_timeout=120).run()
+    page = AppTest.from_file(app.__file__, default_timeout=600).run()
     page.file_uploader[0].upload(*arms).run()
     for file in results:
         page.file_uploader[1].upload(*file)

@@ -221,17 +221,9 @@ def test_combinations_have_groups_controls_and_earlier_results(bandits, capsys):
     )
 
 
+# Controls that are refused: tests/cli/test_remedies.py.
 REFUSED = {
-    "no group": (["--control=DMSO"], r"--control needs --group COLUMN"),
     "no such column": (["--group=day"], r"results.csv has no column 'day'.* by --gr"),
-    "no such control": (
-        ["--group=plate", "--control=EtOH"],
-        r"Expected results with the id 'EtOH' of --control in a column 'id', but",
-    ),
-    "a candidate": (
-        ["--group=plate", "--control=DMSO", "--control=C07"],
-        r"samples that are not candidates, but arms.csv has 'C07'\. Leave it out",
-    ),
     "twice": (
         ["--earlier=results.csv"],
         r"A table of results is named twice: results.csv and results.csv\. Name each",
@@ -263,10 +255,7 @@ def test_what_is_refused(name, capsys):
     ids = pd.DataFrame({"id": ["C00", "K1"], "reward": [1.0, 2.0]})
     ids.to_csv("ids.csv", index=False)
     ids.replace(1.0, "good").to_csv("words.csv", index=False)
-    results = RESULTS if "--control=DMSO" in words else OF_ARMS
-    if name == "a candidate":
-        results = results.replace(results["id"][0], "C07")
-    suggest(results, *words, code=2)
+    suggest(OF_ARMS, *words, code=2)
     error = capsys.readouterr().err
     assert re.search(says, error), error
 

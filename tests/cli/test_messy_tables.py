@@ -273,12 +273,6 @@ REFUSED = {
             "'reward' has '1e+150' in row 3 of results.csv (the header counts, as in a "
             "spreadsheet), which is beyond 1e+100.",
         ),
-        "rewards by bounds": (
-            rewards("41.25", ">10000", "13.75", "inf"),
-            "has '>10000' in row 3 of results.csv (the header counts, as in a "
-            "spreadsheet), which is not a number. More such rows: 1. "
-            "Write 10000, or failed for a failed measurement, or leave the cell empty",
-        ),
     },
     "Pass --decimal , or --decimal .": {
         "thousands or decimals far down": (
@@ -398,7 +392,6 @@ REFUSED = {
         "no header": (csv(ARMS, header=False), "no column 'id'"),
         "an id of a result that is missing": ((PLAIN, id_of(RESULTS, "")), "row 4 "),
         "an id with a comma": ((PLAIN, id_of(RESULTS, "a,b")), "'a,b' in row 4 "),
-        "an id twice": (id_of(ARMS, "00393"), "more than once, again in row 5 "),
         "an id of two lines": (id_of(ARMS, 'm\n"04'), "several lines in row 4 "),
     },
     "": {

@@ -58,10 +58,8 @@ def test_a_library_of_smiles_gives_the_next_plate(library, capsys):
         generator.GetCountFingerprintAsNumPy(Chem.MolFromSmiles(text))
         for text in library["smiles"]
     ]
-    bandit = GPBandit(
-        BitArms(np.stack(counts).astype("uint8"), is_packed=False),
-        generator=torch.Generator().manual_seed(0),
-    )
+    arms = BitArms(np.stack(counts).astype("uint8"), is_packed=False)
+    bandit = GPBandit(arms, seed=0)
     bandit.add_observations(rows, torch.tensor(results["reward"].to_numpy()))
     picks = bandit.ask(5)
     assert found["id"].tolist() == library["id"].iloc[picks.tolist()].tolist()
@@ -228,7 +226,7 @@ def test_a_table_of_bits_is_compared_as_fingerprints(capsys):
     assert "66 columns of 0 and 1 are fingerprints, compared by a Tanimoto" in said
     assert "why" in found
     bits = torch.tensor(table.drop(columns="id").to_numpy()).to(torch.uint8)
-    bandit = GPBandit(BitArms.of(bits), generator=torch.Generator().manual_seed(0))
+    bandit = GPBandit(BitArms.of(bits), seed=0)
     told = torch.arange(0, 60, 3)
     bandit.add_observations(told, torch.tensor(results["reward"].to_numpy()))
     picks = bandit.ask(5)
@@ -401,7 +399,7 @@ def test_each_column_has_its_kernel_and_each_order_the_same_batch(bits, capsys):
     ligands = {text: row.astype("uint8") for text, row in marks.items()}
     solvents = {text: row.astype("uint8") for text, row in prints.items()}
     arms = TableArms(rows, {"ligand": ligands, "solvent": solvents}, {"angle": 360})
-    bandit = GPBandit(arms, generator=torch.Generator().manual_seed(0))
+    bandit = GPBandit(arms, seed=0)
     places = [*range(118, 120), *map([*table["id"]].index, results["id"][2:])]
     bandit.add_observations(places, results["reward"].to_numpy())
     bandit.retire_arms([118, 119])

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from botorch_bkb import AtLeast, AtMost, Maximize, Minimize, OutcomesBandit, Target
 from botorch_bkb.__main__ import main
@@ -70,24 +69,6 @@ ROLES = {
         {"viscosity": Target(275.0, 5.0), "impurity": AtMost(2.0)},
     ),
 }
-
-
-@pytest.mark.usefixtures("full_fits")
-def test_a_choice_depends_on_its_own_seed_alone():
-    """BoTorch would prune measured arms with samples of the global generator."""
-    _, roles = ROLES["a target"]
-    chosen, places = [], ARMS.index[::2].to_numpy()
-    for seed in range(2):
-        arms = ARMS[["heat", "load"]].to_numpy()
-        kernels = dict.fromkeys(roles, rbf_to_learn)
-        bandit = OutcomesBandit(arms, roles, covar_module=kernels, seed=0)
-        bandit.add_pending(places)
-        bandit.tell(places, partial()[[*roles]])
-        torch.manual_seed(seed)
-        before = torch.get_rng_state()
-        chosen.append(bandit.ask(8).tolist())
-        assert torch.equal(torch.get_rng_state(), before)
-    assert chosen[0] == chosen[1]
 
 
 @pytest.mark.usefixtures("full_fits")

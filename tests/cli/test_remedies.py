@@ -376,7 +376,8 @@ CANDIDATES: Remedies = {
 CORRECTED: Remedies = {
     "saturated readings": (
         row(row(FEW, 3, reward=">100"), 4, reward=">100"),
-        r"has '>100' in row 3 of results.csv .*rows: 1\. Write (?P<limit>\d+), or",
+        r"has '>100' in row 3 of results.csv .* not a number\. More such rows: 1\. "
+        r"Write (?P<limit>\d+), or failed for a failed measurement, or leave the cell",
         lambda table, found: table.replace(">100", float(found["limit"])),
     ),
     "a word in the results": (
@@ -560,12 +561,13 @@ CASES: Remedies = {
     ),
     "a control under another name": (
         state(ARMS, CONTROLS, "--control=dmso", "--group=plate"),
-        r"the id 'dmso' of --control in a column 'id', but there are none. Correct the",
+        r"Expected results with the id 'dmso' of --control in a column 'id', but there "
+        r"are none. Correct the",
         lambda found, given: given._replace(words=["--control=DMSO", "--group=plate"]),
     ),
     "a candidate as control": (
         state(ARMS, CONTROLS.replace("DMSO", "C35"), "--control=C35", "--group=plate"),
-        r"but arms.csv has 'C35'\. Leave it out",
+        r"samples that are not candidates, but arms.csv has 'C35'\. Leave it out",
         lambda found, given: given._replace(words=["--group=plate"]),
     ),
     "candidates and components": (

@@ -111,28 +111,6 @@ def test_a_table_without_a_result_is_a_start(content):
     assert suggest()["repeats"].sum() == 6
 
 
-@pytest.mark.usefixtures("full_fits")
-def test_a_few_rounds_find_the_best_candidate(arms):
-    results = pd.DataFrame({"id": pd.Series(dtype=str), "reward": []})
-    for seed in range(3):
-        batch = suggest(results, "--seed", str(seed), batch_size=8)
-        rows = [int(arm) for arm in batch["id"].repeat(batch["repeats"])]
-        results = pd.concat([results, measure(arms, rows, seed=seed)])
-    best_tried = yields(arms)[results["id"].astype(int)].max()
-    assert best_tried > yields(arms).max() - 1.0
-
-
-@pytest.mark.usefixtures("full_fits")
-def test_predictions_are_in_the_rewards_unit(arms, capsys):
-    batch = suggest(measure(arms, list(range(NUM_ARMS)) * 2))
-    truth = yields(arms)[batch["id"].astype(int)].to_numpy()
-    np.testing.assert_allclose(batch["mean"], truth, atol=1.5)
-    assert batch["std"].between(0.01, 2.0).all()
-    np.testing.assert_allclose(batch["low"], batch["mean"] - 2.78 * batch["std"])
-    np.testing.assert_allclose(batch["high"], batch["mean"] + 2.78 * batch["std"])
-    assert "40 of them measured, 80 measurements in all" in capsys.readouterr().out
-
-
 def test_candidates_of_a_batch_are_distinct_unless_reward_is_collected(arms):
     results = measure(arms, list(range(0, NUM_ARMS, 2)))
     assert (suggest(results, batch_size=12)["repeats"] == 1).all()
@@ -271,32 +249,6 @@ def test_a_candidate_that_left_without_its_features_is_refused(arms, failed):
     results[:2].assign(solvent=["water", None]).to_csv(path, index=False)
     error = failed(*words)
     assert "'solvent' has an empty cell in row 3 of results.csv" in (error)
-
-
-def test_the_batch_can_be_filled_in_and_appended_to_the_results(arms, capsys):
-    """Semicolons, decimal commas, a date and a remark stay what they are."""
-    form = {"index": False, "sep": ";", "decimal": ","}
-    shelf = arms.assign(shelf=[f"{number:04d}" for number in range(NUM_ARMS)])
-    shelf.to_csv("arms.csv", **form)
-    path = Path("results.csv")
-    results = measure(arms, [3, 3, 8, 20]).assign(remark="by hand")
-    results[["remark", "id", "reward"]].to_csv(path, **form)
-    words = ["arms.csv", "--observations", str(path), "--batch-size", "6"]
-    words += ["--drop", "shelf", "--output", "next.csv"]
-    words += ["--per-measurement", "--goal", "regret", "--seed", "2"]
-    assert main(["suggest", *words]) == 0
-    header, *lines = Path("next.csv").read_text().splitlines()
-    assert header == "remark;id;reward"
-    assert len(lines) == 6
-    picked = [line.split(";")[1] for line in lines]
-    path.write_text(path.read_text() + "\n".join(lines) + "\n")
-    capsys.readouterr()
-    assert main(["suggest", *words]) == 0
-    assert "4 measurements in all, 6 in flight" in capsys.readouterr().out
-    filled = [f";{name};{number},25" for number, name in enumerate(picked)]
-    path.write_text("\n".join(path.read_text().splitlines()[:-6] + filled) + "\n")
-    assert main(["suggest", *words]) == 0
-    assert "10 measurements in all, 0 in flight" in capsys.readouterr().out
 
 
 def test_workbooks_need_openpyxl(failed, monkeypatch):

@@ -34,7 +34,8 @@ from botorch_bkb.generation import (
     EigenfeatureMap,
 )
 from botorch_bkb.models import SingleTaskDTCGP
-from tests.helpers import gram_matrix
+from tests.bandits import rbf
+from tests.helpers import gram_matrix, seeded
 from tests.posteriors.test_arm_sampler import largest_z, MAX_Z
 from tests.reference import dtc_parts
 
@@ -42,12 +43,6 @@ from tests.reference import dtc_parts
 NOISE = 0.05
 NUM_DRAWS = 20_000
 BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
-
-
-def rbf(lengthscale=0.3, **options):
-    kernel = RBFKernel(**options).double()
-    kernel.lengthscale = lengthscale
-    return kernel
 
 
 def scaled(base, outputscale):
@@ -72,7 +67,7 @@ class Data:
     """Repeated measurements in a box, and test points far from and near them."""
 
     def __init__(self, seed=0):
-        generator = torch.Generator().manual_seed(seed)
+        generator = seeded(seed)
 
         def uniform(size):
             return torch.rand(size, 2, generator=generator, dtype=torch.double)
@@ -93,7 +88,7 @@ class Data:
             self.Y,
             torch.full_like(self.Y, NOISE),
             inducing_points=inducing_points,
-            covar_module=rbf() if kernel is None else kernel,
+            covar_module=rbf(0.3) if kernel is None else kernel,
             mean_module=ZeroMean(),
             **options,
         )
@@ -125,7 +120,7 @@ def values(paths, X):
 kernels = pytest.mark.parametrize(
     "kernel",
     [
-        rbf(),
+        rbf(0.3),
         scaled(MaternKernel(nu=2.5).double(), 1.5),
         product(),
         LinearKernel().double(),
@@ -171,7 +166,7 @@ def test_weight_paths_have_the_projected_covariance(kernel, sparse):
 @pytest.mark.parametrize("num_features", [None, 3])
 def test_weight_paths_of_the_papers_feature_map(num_features):
     """Equation (5) of the paper, with the top eigenpairs of K at a few points."""
-    data, kernel = Data(), rbf()
+    data, kernel = Data(), rbf(0.3)
     points = torch.rand(15, 2, generator=data.generator, dtype=torch.double)
     draws = draw_weight_paths(
         data.model(kernel),
@@ -200,8 +195,8 @@ def test_weight_paths_of_the_papers_feature_map(num_features):
         product,
         total,
         lambda: scaled(total() * rbf(0.7), 0.8),
-        lambda: rbf() + ScaleKernel(rbf() + rbf(0.7), active_dims=[1]).double(),
-        lambda: rbf() * (scaled(rbf(), 0.0) + scaled(rbf(), 0.0)) + rbf(0.5),
+        lambda: rbf(0.3) + ScaleKernel(rbf(0.3) + rbf(0.7), active_dims=[1]).double(),
+        lambda: rbf(0.3) * (scaled(rbf(0.3), 0.0) + scaled(rbf(0.3), 0.0)) + rbf(0.5),
     ],
 )
 def test_features_of_products_and_sums_approximate_their_kernel(make_kernel):
@@ -217,7 +212,7 @@ def test_features_of_products_and_sums_approximate_their_kernel(make_kernel):
 
 @pytest.mark.parametrize("combine", [operator.mul, operator.add])
 def test_stationary_kernels_have_features_and_others_say_so(combine):
-    kernel = combine(rbf(), LinearKernel().double())
+    kernel = combine(rbf(0.3), LinearKernel().double())
     with pytest.raises(NotImplementedError, match="LinearKernel"):
         gen_kernel_features(kernel, num_inputs=2, num_outputs=8)
     batched = combine(RBFKernel(batch_shape=torch.Size([3])), RBFKernel())
@@ -272,7 +267,7 @@ def test_transforms_of_inputs_and_outcomes(sparse):
         data.Y,
         torch.full_like(data.Y, NOISE),
         inducing_points=None if S is None else S * width + bounds[0],
-        covar_module=rbf(),
+        covar_module=rbf(0.3),
         mean_module=ZeroMean(),
         input_transform=Normalize(2, bounds=bounds),
         outcome_transform=None,
@@ -287,13 +282,14 @@ def test_transforms_of_inputs_and_outcomes(sparse):
 
 
 def generator():
-    return torch.Generator().manual_seed(9)
+    return seeded(9)
 
 
 def test_standardized_outcomes_come_back_in_their_units():
     data = Data()
     data.Y = 100 + 10 * data.Y
-    model = SingleTaskDTCGP(data.X, data.Y, inducing_points=data.S, covar_module=rbf())
+    options = {"inducing_points": data.S, "covar_module": rbf(0.3)}
+    model = SingleTaskDTCGP(data.X, data.Y, **options)
     model.likelihood.noise = 0.05
     draws = values(draw_posterior_paths(model, 4000, data.generator), data.X[:4])
     with torch.no_grad():

@@ -1,29 +1,37 @@
 """Clients of Ax for the tests, and the factories of their bandits."""
 
 import math
-import warnings
 
 import numpy as np
-from gpytorch.kernels import RBFKernel
+import pytest
+from ax.api.client import Client
+from ax.api.configs import (
+    ChoiceParameterConfig,
+    RangeParameterConfig,
+    StorageConfig,
+)
+from ax.generation_strategy.generation_strategy import GenerationStrategy
+from ax.storage.sqa_store.db import (
+    create_all_tables,
+    get_engine,
+    init_engine_and_session_factory,
+)
 
 from botorch_bkb import BBKB, BKB, GPThompsonSampling, GPUCB, RGPUCB, TVGPUCB
+from botorch_bkb.integrations.ax import (
+    ArmFile,
+    BanditNode,
+    ChoiceGrid,
+    register_bandit,
+)
 from botorch_bkb.optim import FixedSize
+from tests.bandits import rbf
 
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from ax.api.client import Client
-    from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
-    from ax.generation_strategy.generation_strategy import GenerationStrategy
-
-    from botorch_bkb.integrations.ax import (
-        ArmFile,
-        BanditNode,
-        ChoiceGrid,
-        register_bandit,
-    )
-
-
+OF_AX = [
+    pytest.mark.filterwarnings("ignore"),  # Ax and what it imports warn a lot
+    pytest.mark.usefixtures("short_fits"),
+]
 TEMPERATURES = [20.0, 40.0, 60.0, 80.0, 110.0]
 SOLVENTS = ["A", "B", "C", "D", "E"]
 BANDITS = {
@@ -38,8 +46,7 @@ BANDITS = {
 
 def make(name, arms, maximize, generator):
     bandit_class, lengthscale, options = BANDITS[name]
-    kernel = RBFKernel().double()
-    kernel.lengthscale = lengthscale
+    kernel = rbf(lengthscale)
     return bandit_class(
         arms, kernel, 0.01, maximize=maximize, generator=generator, **options
     )
@@ -95,6 +102,14 @@ def new_client(
         nodes = GenerationStrategy(name="s", nodes=nodes)
     client.set_generation_strategy(nodes)
     return client
+
+
+def database(folder):
+    """Return the configuration of a new database."""
+    config = StorageConfig(url=f"sqlite:///{folder / 'ax.db'}")
+    init_engine_and_session_factory(url=config.url, force_init=True)
+    create_all_tables(get_engine())
+    return config
 
 
 def reload(client, folder):

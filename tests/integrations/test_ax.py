@@ -13,17 +13,30 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from ax.adapter.registry import Generators
+from ax.analysis.healthcheck.predictable_metrics import PredictableMetricsAnalysis
+from ax.analysis.overview import OverviewAnalysis
+from ax.analysis.plotly.cross_validation import CrossValidationPlot
+from ax.analysis.plotly.surface.slice import SlicePlot
+from ax.api.client import Client
+from ax.core.analysis_card import ErrorAnalysisCard
+from ax.generation_strategy.generation_node import GenerationNode
+from ax.generation_strategy.generator_spec import GeneratorSpec
+from ax.generation_strategy.transition_criterion import MinTrials
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.exceptions.warnings import InputDataWarning
 from typing_extensions import override
 
-from botorch_bkb import GPBandit
+from botorch_bkb.integrations.ax import ArmFile, BanditNode, find_bandit_node
+from botorch_bkb.integrations.ax.node import _FACTORIES as FACTORIES
 from tests.integrations.ax_clients import (
     choices,
+    database,
     file_node,
     grid_node,
     make,
     new_client,
+    OF_AX,
     play,
     reload,
     rows,
@@ -32,33 +45,7 @@ from tests.integrations.ax_clients import (
 )
 
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from ax.adapter.registry import Generators
-    from ax.analysis.healthcheck.predictable_metrics import PredictableMetricsAnalysis
-    from ax.analysis.overview import OverviewAnalysis
-    from ax.analysis.plotly.cross_validation import CrossValidationPlot
-    from ax.analysis.plotly.surface.slice import SlicePlot
-    from ax.api.client import Client
-    from ax.api.configs import StorageConfig
-    from ax.core.analysis_card import ErrorAnalysisCard
-    from ax.generation_strategy.generation_node import GenerationNode
-    from ax.generation_strategy.generator_spec import GeneratorSpec
-    from ax.generation_strategy.transition_criterion import MinTrials
-    from ax.storage.sqa_store.db import (
-        create_all_tables,
-        get_engine,
-        init_engine_and_session_factory,
-    )
-
-    from botorch_bkb.integrations.ax import ArmFile, BanditNode, find_bandit_node
-    from botorch_bkb.integrations.ax.node import _FACTORIES as FACTORIES
-
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore"),  # Ax and what it imports warn a lot
-    pytest.mark.usefixtures("short_fits"),
-]
+pytestmark = OF_AX
 
 
 @pytest.fixture
@@ -110,17 +97,6 @@ def test_thirty_trials_are_those_of_the_bandit_outside(name, arm_file):
     bandit = node.update()
     assert bandit.num_pulls == completed.total()  # none lost, none twice
     assert {arm: int(bandit.counts[arm]) for arm in completed} == dict(completed)
-
-
-def test_without_a_factory_a_gpbandit_learns(arm_file):
-    node = BanditNode(ArmFile(arm_file), seed=1)
-    client = new_client(node, [rows(300)])
-    generator = torch.Generator().manual_seed(1)
-    alone = GPBandit(torch.as_tensor(np.load(arm_file)), generator=generator)
-    for (parameters,) in (play(client, 1) for _ in range(5)):
-        (expected,) = alone.ask().tolist()
-        assert parameters == {"arm": expected}
-        alone.tell([expected], [math.sin(expected)])
 
 
 def test_trials_of_others_count(tmp_path):
@@ -214,9 +190,7 @@ def test_cross_validation_is_of_bandits_that_were_not_told_of_an_arm():
 
 
 def test_a_client_of_a_database_goes_on(tmp_path):
-    config = StorageConfig(url=f"sqlite:///{tmp_path / 'ax.db'}")
-    init_engine_and_session_factory(url=config.url, force_init=True)
-    create_all_tables(get_engine())
+    config = database(tmp_path)
     node = grid_node("GPBandit")
     client = new_client(node, storage=config)
     play(client, 3)

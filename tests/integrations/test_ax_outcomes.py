@@ -1,44 +1,31 @@
 """Objectives, thresholds and constraints of the node's route."""
 
 import math
-import warnings
 
 import numpy as np
 import pytest
 import torch
+from ax.analysis.plotly.cross_validation import CrossValidationPlot
+from ax.api.client import Client
+from ax.core.objective import MultiObjective, Objective
+from ax.core.optimization_config import MultiObjectiveOptimizationConfig
+from ax.core.outcome_constraint import ObjectiveThreshold
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 
 from botorch_bkb import AtLeast, AtMost, Maximize, Minimize, OutcomesBandit
+from botorch_bkb.integrations.ax import ArmFile, BanditNode, find_bandit_node
 from tests.integrations.ax_clients import (
+    database,
     grid_node,
     new_client,
+    OF_AX,
     reload,
     rows,
     told,
 )
 
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from ax.analysis.plotly.cross_validation import CrossValidationPlot
-    from ax.api.client import Client
-    from ax.api.configs import StorageConfig
-    from ax.core.objective import MultiObjective, Objective
-    from ax.core.optimization_config import MultiObjectiveOptimizationConfig
-    from ax.core.outcome_constraint import ObjectiveThreshold
-    from ax.storage.sqa_store.db import (
-        create_all_tables,
-        get_engine,
-        init_engine_and_session_factory,
-    )
-
-    from botorch_bkb.integrations.ax import ArmFile, BanditNode, find_bandit_node
-
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore"),  # Ax and what it imports warn a lot
-    pytest.mark.usefixtures("short_fits"),
-]
+pytestmark = OF_AX
 
 ARMS = np.random.default_rng(0).uniform(size=(60, 2))
 FRONT = {"outcome_constraints": ["cost <= 1.5", "gain >= -0.5", "-purity <= -0.2"]}
@@ -75,7 +62,7 @@ def test_trials_are_those_of_the_bandit_outside(options, outcomes, reference, tm
         torch.as_tensor(ARMS),
         outcomes,
         reference_point=reference,
-        generator=torch.Generator().manual_seed(3),
+        seed=3,
     )
     late = []
     for step in range(5):
@@ -140,9 +127,7 @@ def play_two(client, num_trials):
 
 
 def test_a_client_of_a_database_goes_on(tmp_path):
-    config = StorageConfig(url=f"sqlite:///{tmp_path / 'ax.db'}")
-    init_engine_and_session_factory(url=config.url, force_init=True)
-    create_all_tables(get_engine())
+    config = database(tmp_path)
     goal = {"outcome_constraints": ["gain >= -900.5", "purity >= 1"]}
     options = {"objective": "gain, -cost", "goal": goal, "storage": config}
     client = new_client(grid_node("GPBandit"), **options)

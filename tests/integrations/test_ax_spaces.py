@@ -3,17 +3,26 @@
 import itertools
 import math
 import re
-import warnings
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from ax.api.configs import DerivedParameterConfig, RangeParameterConfig
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 
 from botorch_bkb import BKB, GPBandit
 from botorch_bkb.acquisition import BatchUpperConfidenceBound
 from botorch_bkb.arms import ProductArms, TableArms
+from botorch_bkb.integrations.ax import (
+    ArmFile,
+    BanditNode,
+    ChoiceGrid,
+    find_bandit_node,
+    modular_strategy,
+    register_bandit,
+    register_folder,
+)
 from botorch_bkb.optim import optimize_acqf_finite
 from tests.integrations.ax_clients import (
     choices,
@@ -21,6 +30,7 @@ from tests.integrations.ax_clients import (
     grid_node,
     make,
     new_client,
+    OF_AX,
     play,
     reload,
     reward,
@@ -31,25 +41,7 @@ from tests.integrations.ax_clients import (
 )
 
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from ax.api.configs import DerivedParameterConfig, RangeParameterConfig
-
-    from botorch_bkb.integrations.ax import (
-        ArmFile,
-        BanditNode,
-        ChoiceGrid,
-        find_bandit_node,
-        modular_strategy,
-        register_bandit,
-        register_folder,
-    )
-
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore"),  # Ax and what it imports warn a lot
-    pytest.mark.usefixtures("short_fits"),
-]
+pytestmark = OF_AX
 
 
 # What limits the arms -----------------------------------------------------------------
@@ -148,7 +140,7 @@ def test_choices_without_order_are_the_categories_of_a_table(tmp_path):
         ),
     ):
         client = new_client(node, parameters)
-        alone = GPBandit(frame, generator=torch.Generator().manual_seed(4))
+        alone = GPBandit(frame, seed=4)
         for number in range(9):
             ((trial, chosen),) = client.get_next_trials(1).items()
             (expected,) = alone.ask().tolist()

@@ -2,31 +2,23 @@
 
 import math
 import random
-import warnings
 
 import pytest
+from ax.analysis.plotly.arm_effects import ArmEffectsPlot
+from ax.analysis.plotly.cross_validation import CrossValidationPlot
+from ax.analysis.plotly.sensitivity import SensitivityAnalysisPlot
+from ax.analysis.plotly.surface.slice import SlicePlot
+from ax.api.configs import RangeParameterConfig
+from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy
+from ax.api.utils.structs import GenerationStrategyDispatchStruct
+from ax.generators.torch.botorch_modular.utils import ModelConfig
 from botorch.models import SingleTaskGP
 
 from botorch_bkb.models import SingleTaskDTCGP
-from tests.integrations.ax_clients import choices, new_client, reload
+from tests.integrations.ax_clients import choices, new_client, OF_AX, reload
 
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from ax.analysis.plotly.arm_effects import ArmEffectsPlot
-    from ax.analysis.plotly.cross_validation import CrossValidationPlot
-    from ax.analysis.plotly.sensitivity import SensitivityAnalysisPlot
-    from ax.analysis.plotly.surface.slice import SlicePlot
-    from ax.api.configs import RangeParameterConfig
-    from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy
-    from ax.api.utils.structs import GenerationStrategyDispatchStruct
-    from ax.generators.torch.botorch_modular.utils import ModelConfig
-
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore"),  # Ax and what it imports warn a lot
-    pytest.mark.usefixtures("short_fits"),
-]
+pytestmark = OF_AX
 
 
 def client_of(model_class, goal="y", **options):
@@ -76,9 +68,10 @@ def test_a_sparse_one_is_stored_and_analysed(tmp_path):
     options = {"model_options": {"inducing_points": 4}}
     client = client_of(SingleTaskDTCGP, **options)
     more = CrossValidationPlot(), SensitivityAnalysisPlot("y"), SlicePlot("x")
+    _, kinds = analyse(client, *more)
+    assert sorted(set(kinds)) == ["AnalysisCardGroup", "PlotlyAnalysisCard"]
     for each in (client, reload(client, tmp_path)):
-        _, kinds = analyse(each, *more)
-        assert sorted(set(kinds)) == ["AnalysisCardGroup", "PlotlyAnalysisCard"]
+        analyse(each)
         model = each._generation_strategy.adapter.generator.surrogate.model
         assert len(model.inducing_points) == 4
     assert client.get_next_trials(1)

@@ -15,10 +15,10 @@ from gpytorch.settings import prior_mode
 from gpytorch.utils.warnings import NumericalWarning
 
 from botorch_bkb.models import SingleTaskDTCGP
+from tests.bandits import rbf
 from tests.models.test_dtc_gp import (
     assert_same_posterior,
     dense_answer,
-    make_kernel,
     plain_model,
 )
 from tests.models.test_dtc_gp import make_data as random_data
@@ -31,10 +31,6 @@ def make_data():
     stream = torch.Generator().manual_seed(0)
     X, Y = random_data(stream, n=30, d=2, repeats=0)
     return X, Y, torch.rand(8, 2, generator=stream, dtype=torch.double)
-
-
-def rbf():
-    return make_kernel("rbf")
 
 
 # BoTorch's `fantasize` warns of its own shapes where there are no points.
@@ -214,7 +210,7 @@ def test_batched_conditioning_equals_one_by_one_and_chains(train_yvar, generator
 
 def test_gradients_reach_new_inputs_through_conditioning(generator):
     X, Y = random_data(generator)
-    model = plain_model(X, Y, make_kernel("rbf"), inducing_points=X[:6])
+    model = plain_model(X, Y, rbf(), inducing_points=X[:6])
     X_test = torch.rand(3, 3, generator=generator, dtype=torch.double)
     Y_new = torch.tensor([[0.3]]).double()
 
@@ -234,7 +230,7 @@ def test_gradients_reach_new_inputs_through_conditioning(generator):
 def test_leave_one_out_is_a_model_built_without_the_pull(
     observation_noise, train_yvar, standardize, generator
 ):
-    kernel = make_kernel("rbf")
+    kernel = rbf()
     X, Y = random_data(generator, n=12, repeats=4)
     noise = torch.full((len(X),), 0.05).double()
     options = {"inducing_points": X[:5]}

@@ -7,28 +7,21 @@ import numpy as np
 import pytest
 import torch
 from botorch.acquisition import (
-    LogExpectedImprovement,
-    qLogExpectedImprovement,
-    qLogNoisyExpectedImprovement,
     UpperConfidenceBound,
 )
-from botorch.acquisition.knowledge_gradient import qKnowledgeGradient
 from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
 from botorch.exceptions.warnings import InputDataWarning
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.kernels.orthogonal_additive_kernel import OrthogonalAdditiveKernel
 from botorch.models.transforms import Normalize
-from botorch.optim import optimize_acqf, optimize_acqf_discrete
-from botorch.sampling.normal import SobolQMCNormalSampler
-from botorch.utils.datasets import SupervisedDataset
 from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.means import ConstantMean, ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.utils.prediction import ExactPosterior
-from tests.helpers import gram_matrix, LargestTensor
+from tests.helpers import gram_matrix, LargestTensor, seeded
 from tests.reference import dtc_posterior, exact_posterior
 
 
@@ -223,55 +216,6 @@ def test_no_factorized_matrix_is_larger_than_the_inducing_set(monkeypatch, gener
     assert max(sizes) == 12
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-def test_stock_acquisitions_and_optimizers_run_unchanged(sparse, generator):
-    X, Y = make_data(generator, n=15, repeats=4)
-    model = SingleTaskDTCGP(X, Y, inducing_points=X[:7] if sparse else None)
-    bounds = torch.tensor([[0.0] * 3, [1.0] * 3]).double()
-    best = Y.max()
-    acquisitions = {
-        UpperConfidenceBound(model, beta=2.0): 1,
-        LogExpectedImprovement(model, best_f=best): 1,
-        qLogExpectedImprovement(
-            model, best_f=best, sampler=SobolQMCNormalSampler(torch.Size([16]), seed=0)
-        ): 2,
-        qLogNoisyExpectedImprovement(
-            model, X[:5], sampler=SobolQMCNormalSampler(torch.Size([16]), seed=0)
-        ): 2,
-        qKnowledgeGradient(model, num_fantasies=4): 1,
-    }
-    for acquisition, q in acquisitions.items():
-        options = {"maxiter": 2, "seed": 0}
-        candidates, value = optimize_acqf(
-            acquisition, bounds, q=q, num_restarts=1, raw_samples=4, options=options
-        )
-        assert candidates.shape == (q, 3)
-        assert ((candidates >= 0) & (candidates <= 1)).all()
-        assert value.isfinite().all()
-    choices = torch.rand(50, 3, generator=generator, dtype=torch.double)
-    acquisition = next(iter(acquisitions))
-    candidates, value = optimize_acqf_discrete(acquisition, q=1, choices=choices)
-    expected = acquisition(choices.unsqueeze(-2)).argmax()
-    torch.testing.assert_close(candidates[0], choices[expected])
-
-
-def test_model_list_subset_and_dataset_construction(generator):
-    X, Y = make_data(generator)
-    model = SingleTaskDTCGP(X, Y, inducing_points=X[:7])
-    pair = ModelListGP(model, SingleTaskDTCGP(X, 2 * Y))
-    posterior = pair.posterior(X[:4])
-    torch.testing.assert_close(posterior.mean[:, :1], model.posterior(X[:4]).mean)
-    torch.testing.assert_close(
-        model.subset_output([0]).posterior(X[:4]).mean, posterior.mean[:, :1]
-    )
-    dataset = SupervisedDataset(
-        X, Y, feature_names=["a", "b", "c"], outcome_names=["y"]
-    )
-    inputs = SingleTaskDTCGP.construct_inputs(dataset)
-    built = SingleTaskDTCGP(**inputs, inducing_points=X[:7])
-    torch.testing.assert_close(built.posterior(X[:4]).mean, model.posterior(X[:4]).mean)
-
-
 def reloaded(model):
     """Return the state dict after a trip through a file."""
     file = io.BytesIO()
@@ -372,8 +316,8 @@ def test_resampling_keeps_inputs_with_the_stated_probabilities(generator):
     scores = torch.zeros(len(unique), dtype=torch.double)
     scores[inverse] = model.leverage_scores()
     kept = 1 - (1 - (2.0 * scores).clamp(max=1)) ** torch.bincount(inverse)
-    model.resample_inducing_points(2.0, torch.Generator().manual_seed(1))
-    drawn = torch.rand(30, generator=torch.Generator().manual_seed(1)) < kept
+    model.resample_inducing_points(2.0, seeded(1))
+    drawn = torch.rand(30, generator=seeded(1)) < kept
     assert 0 < drawn.sum() < 30
     assert torch.equal(model.inducing_points, unique[drawn])
     # Coupled: one number for each input, whatever the generator has drawn since.
@@ -396,16 +340,16 @@ def test_resampling_knows_both_laws_a_ceiling_and_earlier_scores(
     previous = plain_model(X[:30], Y[:30], make_kernel("smooth"), noise=0.3)
     scores = previous.leverage_scores(X)
     kept = counts * 2 * previous.leverage_scores(unique)
-    drawn = torch.rand(100, generator=torch.Generator().manual_seed(1)) < kept
+    drawn = torch.rand(100, generator=seeded(1)) < kept
     assert 20 < drawn.sum() <= 40
     options = {"inclusion": "merged", "scores": scores}
-    model.resample_inducing_points(2, torch.Generator().manual_seed(1), **options)
+    model.resample_inducing_points(2, seeded(1), **options)
     assert torch.equal(model.inducing_points, unique[drawn])
     options["max_inducing"] = 15
     model.set_inducing_points(None)
     factored = []
     monkeypatch.setattr(ExactPosterior, "from_observations", factored.append)
-    model.resample_inducing_points(2, torch.Generator().manual_seed(1), **options)
+    model.resample_inducing_points(2, seeded(1), **options)
     assert len(model.inducing_points) == 15
     assert factored == []  # the exact posterior is too slow for many inputs
     assert len(torch.cat([model.inducing_points, unique[drawn]]).unique(dim=0)) == (
@@ -422,7 +366,7 @@ def test_inducing_points_by_number_are_the_pivots_of_the_reference(generator):
     """Among random inputs, by leverage times the second moment of the function."""
     X, Y = make_data(generator)
     unique, inverse = torch.unique(X, dim=0, return_inverse=True)
-    order = torch.randperm(40, generator=torch.Generator().manual_seed(0))
+    order = torch.randperm(40, generator=seeded())
     for mean_module in (ZeroMean(), ConstantMean().double()):
         kernel, options = make_kernel("rbf"), {"mean_module": mean_module}
         if isinstance(mean_module, ConstantMean):
@@ -459,7 +403,7 @@ def test_a_fit_chooses_inducing_points_by_number_again(known_noise, generator):
     mll = fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
     assert not mll.training
     unique = torch.unique(X, dim=0)
-    order = torch.randperm(40, generator=torch.Generator().manual_seed(0))
+    order = torch.randperm(40, generator=seeded())
     options["input_transform"] = Normalize(3)
     plain = SingleTaskDTCGP(X, Y, inducing_points=unique[order[:8]], **options)
     fit_gpytorch_mll(ExactMarginalLogLikelihood(plain.likelihood, plain))

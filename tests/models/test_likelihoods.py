@@ -23,7 +23,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from botorch_bkb.acquisition import confidence_state_from_model
 from botorch_bkb.models import SingleTaskDTCGP
-from tests.helpers import gram_matrix
+from tests.helpers import gram_matrix, seeded
 from tests.models.test_dtc_gp import dense_answer, make_kernel
 
 
@@ -32,7 +32,7 @@ RBF = make_kernel("rbf")
 
 
 def make_data():
-    stream = torch.Generator().manual_seed(0)
+    stream = seeded()
     X = torch.rand(30, 2, generator=stream, dtype=torch.double)
     noise = 0.05 * torch.randn(30, 1, generator=stream, dtype=torch.double)
     Y = torch.sin(4 * X.sum(dim=-1, keepdim=True)) + noise

@@ -27,15 +27,12 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from botorch_bkb.models import TimeVaryingGP
 from botorch_bkb.models.kernels import TemporalDecayKernel
-from tests.models.test_dtc_gp import make_kernel
+from tests.bandits import rbf
+from tests.helpers import random_points, seeded
 from tests.reference import time_varying_posterior
 
 
 NOISE, RATE = 0.1, 0.2
-
-
-def rbf():
-    return make_kernel("rbf")
 
 
 def decay(rate):
@@ -80,7 +77,7 @@ def test_the_posterior_is_that_of_equations_7_and_8():
 
 def drifting_data(rate, num_times=60):
     """Return three observations at each time, of functions that forget at a rate."""
-    stream = torch.Generator().manual_seed(0)
+    stream = seeded()
     X = torch.rand(15, 1, generator=stream, dtype=torch.double)
     K = rbf()(X).to_dense().detach() + 1e-9 * torch.eye(15).double()
     root = torch.linalg.cholesky(K)
@@ -147,8 +144,7 @@ TIME = 3
     ids=lambda transform: type(transform).__name__,
 )
 def test_transforms_of_the_time_column_are_refused(transform):
-    stream = torch.Generator().manual_seed(0)
-    X = torch.rand(12, 2, generator=stream, dtype=torch.double)
+    X = random_points(12, 2)
     times, Y = torch.arange(12.0).double(), X.sum(dim=-1, keepdim=True)
     before = deepcopy(transform.state_dict())
     name = type(transform).__name__

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError
-from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel
+from gpytorch.kernels import LinearKernel, MaternKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +20,7 @@ from botorch_bkb.optim import (
 from botorch_bkb.optim.batch_rules import check_batch_rule, fill_batch
 from botorch_bkb.posteriors import ArmMoments, ArmPosterior, upper_bounds
 from botorch_bkb.posteriors.upper_bounds import UpperBounds
+from tests.bandits import rbf
 from tests.reference import greedy_batch
 
 
@@ -92,8 +93,7 @@ class Problem:
         numbers = np.random.default_rng(seed)
         self.noise = noise or float(numbers.choice([0.05, 0.3, 2.0]))
         if kernel is None:
-            kernel = RBFKernel().double()
-            kernel.lengthscale = float(numbers.uniform(0.2, 1.0))
+            kernel = rbf(numbers.uniform(0.2, 1.0))
         arms = torch.rand(num_arms, 2, generator=generator, dtype=torch.double)
         with torch.no_grad():
             self.gram = kernel(arms, arms).to_dense().numpy()

@@ -31,7 +31,7 @@ from botorch_bkb.optim.optimize_finite import (
     VarianceBound,
 )
 from tests.acquisition import exact_moments, fixed_gp, standardized_data
-from tests.helpers import LargestTensor
+from tests.helpers import LargestTensor, seeded
 
 
 def first_feature() -> PosteriorMean:
@@ -44,7 +44,7 @@ def column(values: list[float]) -> Tensor:
 
 
 def random_choices(num_choices: int, num_features: int = 2, seed: int = 11) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     return torch.rand(
         num_choices, num_features, dtype=torch.float64, generator=generator
     )
@@ -81,7 +81,7 @@ def jittered() -> PosteriorMean:
 @given(seed=st.integers(0, 2**31), chunk_size=st.integers(1, 30))
 @settings(max_examples=30)
 def test_identical_rows_tie_whatever_rounding_does(seed, chunk_size):
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     distinct = random_choices(8, seed=seed)
     rows = torch.randint(8, (24,), generator=generator)
     available = torch.rand(24, generator=generator) < 0.8

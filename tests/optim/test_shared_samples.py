@@ -34,26 +34,17 @@ from typing_extensions import override
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.optim import optimize_acqf_finite, shared_samples
 from botorch_bkb.optim.shared_samples import can_share
-from tests.acquisition import fixed_gp, NOISE, rbf_gram, standardized_data
+from tests.acquisition import exact_joint, fixed_gp, standardized_data
+from tests.helpers import random_points
 
 
 NUM_SAMPLES = 16
 X, Y = standardized_data(8)
-CHOICES = torch.rand(
-    25, 2, generator=torch.Generator().manual_seed(3), dtype=torch.double
-)
+CHOICES = random_points(25, 2, seed=3)
 
 
 def sampler(seed=5, kind=SobolQMCNormalSampler):
     return kind(torch.Size([NUM_SAMPLES]), seed=seed)
-
-
-def dense_posterior(points):
-    """Return mean and covariance of the exact GP, by dense algebra."""
-    K = rbf_gram(X.numpy(), X.numpy()) + NOISE * np.eye(len(X))
-    k = rbf_gram(X.numpy(), points)
-    mean = k.T @ np.linalg.solve(K, Y.numpy()[:, 0])
-    return mean, rbf_gram(points, points) - k.T @ np.linalg.solve(K, k)
 
 
 def normal_numbers(size, kind):
@@ -67,7 +58,7 @@ def reference(new_function, q, pending, baseline, unique, kind):
     if len(baseline):
         posterior = fixed_gp(X, Y).posterior(baseline)
         drawn = sampler(kind=kind)(posterior).squeeze(-1).detach().numpy()
-        mean, covariance = dense_posterior(baseline.numpy())
+        mean, covariance = exact_joint(X, Y, baseline.numpy())
         root = np.linalg.cholesky(covariance)
         first = np.linalg.solve(root, (drawn - mean).T).T
         normals = np.concatenate([first, normals], axis=1)
@@ -77,7 +68,7 @@ def reference(new_function, q, pending, baseline, unique, kind):
         scores = []
         for candidate in CHOICES:
             points = torch.cat([chosen, candidate.unsqueeze(0)])
-            mean, covariance = dense_posterior(points.numpy())
+            mean, covariance = exact_joint(X, Y, points.numpy())
             # A point that is there already has a singular covariance.
             root = np.linalg.cholesky(covariance + 1e-12 * np.eye(len(points)))
             samples = mean + normals[:, : len(points)] @ root.T

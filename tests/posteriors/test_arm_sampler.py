@@ -7,7 +7,7 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 
 from botorch_bkb.posteriors import arm_sampler, ArmSampler
 from botorch_bkb.posteriors.arm_posterior import ArmPosterior
-from tests.helpers import LargestTensor
+from tests.helpers import LargestTensor, random_points, seeded
 from tests.posteriors import each_dtype, longs, NOISE, NUM_ARMS, Problem
 
 
@@ -19,10 +19,6 @@ MAX_Z = 4.8
 ROUNDING = {torch.float64: 1e-8, torch.float32: 1e-3}
 EPS = {dtype: torch.finfo(dtype).eps for dtype in ROUNDING}
 both_caches = pytest.mark.parametrize("max_bytes", [0, 2**31], ids=["chunks", "cache"])
-
-
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def largest_z(draws, mean, covariance, rounding=1e-9):
@@ -123,7 +119,7 @@ def test_best_arms_are_the_argmax_of_the_values(max_bytes, num_allowed):
 
 def test_no_tensor_is_larger_than_the_features():
     """Never A x A, and never A x (number of draws) for the best arms."""
-    arms = torch.rand(3000, 2, generator=seeded(), dtype=torch.double)
+    arms = random_points(3000, 2)
     kernel = Problem().posterior.covar_module
     posterior = ArmPosterior(arms, kernel, NOISE, 0)
     pulled, ones = torch.arange(20), torch.ones(20)

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from botorch_bkb.posteriors import ArmSampler, product_posterior, product_search
 from botorch_bkb.posteriors.grouped import GroupedResults
+from tests.helpers import seeded
 from tests.posteriors import longs, NOISE, Problem
-from tests.posteriors.test_arm_sampler import largest_z, MAX_Z, NUM_DRAWS, seeded
+from tests.posteriors.test_arm_sampler import largest_z, MAX_Z, NUM_DRAWS
 from tests.posteriors.test_product_posterior import SMALL, Space
 from tests.reference import GroupedGP
 

@@ -154,7 +154,7 @@ def test_the_largest_bounds_are_those_of_all_products(
     arms=st.lists(st.integers(0, 119), min_size=2, max_size=2, unique=True),
     projected=st.booleans(),
 )
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_a_search_serves_posteriors_given_more_pulls(seed, scale, arms, projected):
     """Each of them lowers bounds of its own, not those of another one."""
     with pytest.MonkeyPatch.context() as patch:

@@ -35,7 +35,6 @@ from tests.posteriors.test_shards import (
     campaign,
     kernel,
     NUM_ARMS,
-    seeded,
     table,
 )
 
@@ -77,7 +76,7 @@ def pid_of(arms, shard):
 @pytest.mark.parametrize("bandit", ["bbkb", "ts-weights", "learned units"])
 @pytest.mark.usefixtures("short_fits")
 def test_runs_have_the_choices_of_this_process(two, path, bandit):
-    make = BANDITS.get(bandit, lambda arms: GPBandit(arms, generator=seeded(1)))
+    make = BANDITS.get(bandit, lambda arms: GPBandit(arms, seed=1))
     assert_same(*(campaign(make(arms), 3) for arms in (two, ArrayArms(path))))
 
 
@@ -207,7 +206,7 @@ def test_a_filter_over_time_is_refused_and_blocks_are_not(two, path):
             TVGPUCB(two, kernel(), 0.1, forgetting_rate=0.1, **options)
     runs = []
     for arms in (ArrayArms(path), two):
-        bandit = RGPUCB(arms, kernel(), 0.1, block_size=2, generator=seeded(1))
+        bandit = RGPUCB(arms, kernel(), 0.1, block_size=2, seed=1)
         for _ in range(4):
             asked = bandit.ask(3)
             bandit.tell(asked, table()[asked].sum(dim=-1))

@@ -15,6 +15,7 @@ from botorch_bkb.optim import FixedSize
 from botorch_bkb.posteriors import ArmPosterior, ArmSampler, shards
 from botorch_bkb.posteriors.posterior import largest, Ranked
 from botorch_bkb.posteriors.shards import MIN_SHARED_BYTES, plan_shards, threads_for
+from tests.helpers import random_points, seeded
 
 
 BLOCK_SIZE = 16
@@ -29,12 +30,8 @@ def set_shards(monkeypatch, num_shards, block_size=BLOCK_SIZE):
     monkeypatch.setattr(shards, "plan_shards", plan)
 
 
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
 def table(num_arms=NUM_ARMS, dtype=torch.double):
-    return torch.rand(num_arms, 2, generator=seeded(), dtype=dtype)
+    return random_points(num_arms, 2, dtype=dtype)
 
 
 def kernel(lengthscale=0.3):
@@ -50,19 +47,15 @@ def make_ts(covariance, **options):
 
 
 BANDITS = {
-    "bbkb": lambda arms: BBKB(arms, kernel(), 0.1, generator=seeded(1)),
-    "bbkb-matern": lambda arms: BBKB(arms, MaternKernel(), 0.1, generator=seeded(1)),
+    "bbkb": lambda arms: BBKB(arms, kernel(), 0.1, seed=1),
+    "bbkb-matern": lambda arms: BBKB(arms, MaternKernel(), 0.1, seed=1),
     "bbkb-recomputed": lambda arms: BBKB(
-        arms, kernel(0.1), 0.05, max_feature_bytes=0, generator=seeded(1)
+        arms, kernel(0.1), 0.05, max_feature_bytes=0, seed=1
     ),
-    "bkb": lambda arms: BKB(
-        arms, kernel(), 0.1, batch_rule=FixedSize(3), generator=seeded(1)
-    ),
-    "best-arm": lambda arms: GPBandit(arms, kernel(), 0.1, generator=seeded(1)),
-    "gpbucb": lambda arms: GPBUCB(arms, kernel(0.15), 0.02, generator=seeded(1)),
-    "epsilon-greedy": lambda arms: EpsilonGreedy(
-        arms, kernel(), 0.1, generator=seeded(1)
-    ),
+    "bkb": lambda arms: BKB(arms, kernel(), 0.1, batch_rule=FixedSize(3), seed=1),
+    "best-arm": lambda arms: GPBandit(arms, kernel(), 0.1, seed=1),
+    "gpbucb": lambda arms: GPBUCB(arms, kernel(0.15), 0.02, seed=1),
+    "epsilon-greedy": lambda arms: EpsilonGreedy(arms, kernel(), 0.1, seed=1),
     "ts": make_ts("full"),
     "ts-weights": make_ts("projected"),
 }

@@ -14,7 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from botorch_bkb.posteriors import SparseArmKalmanFilter
-from tests.helpers import gram_matrix, LargestTensor
+from tests.bandits import rbf
+from tests.helpers import gram_matrix, LargestTensor, seeded
 from tests.reference import time_varying_posterior
 
 
@@ -216,7 +217,7 @@ def test_draws_have_the_moments_of_the_weights():
     exact, sparse = filters(rate=0.05)
     bring((exact, sparse), [(0.0, list(range(40)), np.sin(np.arange(40)))])
     for one in (exact, sparse):
-        draws = one.draw_values(5000, torch.Generator().manual_seed(0))
+        draws = one.draw_values(5000, seeded())
         error = (exact.variance / 5000).sqrt() + 1e-6
         assert ((draws.mean(dim=0) - exact.mean).abs() / error).max() < 4.5
         ratio = draws.var(dim=0) / (exact.variance + 1e-9)
@@ -236,11 +237,9 @@ def test_nothing_is_arms_times_arms():
 def test_an_arm_whose_features_rounding_spoils_stays_out(width, seed):
     """In this order the arms of a line leave features that are wrong far from them: a
     residual of -7e-4 and -5e-3 of the prior variance, and an error, if all join."""
-    kernel = RBFKernel().double()
-    kernel.lengthscale = 0.12
     arms = torch.linspace(0, 1, 200, dtype=torch.double).unsqueeze(-1)
-    posterior = SparseArmKalmanFilter(arms, kernel, 0.01, 0.0)
-    stream = torch.Generator().manual_seed(seed)
+    posterior = SparseArmKalmanFilter(arms, rbf(0.12), 0.01, 0.0)
+    stream = seeded(seed)
     pulls = []
     for time in range(60):
         arm = torch.randint(width, (1,), generator=stream)

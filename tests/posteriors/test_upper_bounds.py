@@ -10,11 +10,8 @@ import numpy as np
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError
-from hypothesis import given
-from hypothesis import strategies as st
 
 from botorch_bkb.arms import PullLimits
-from botorch_bkb.arms.table import UNLIMITED
 from botorch_bkb.models.kernels import PrecomputedKernel
 from botorch_bkb.posteriors import (
     ArmPosterior,
@@ -22,9 +19,9 @@ from botorch_bkb.posteriors import (
     SparseArmKalmanFilter,
 )
 from botorch_bkb.posteriors.replay import Observation, ReplayedFilter
-from botorch_bkb.posteriors.upper_bounds import first_crossing, UpperBounds
+from botorch_bkb.posteriors.upper_bounds import UpperBounds
 from tests.bandits import rbf
-from tests.helpers import gram_matrix, LargestTensor
+from tests.helpers import gram_matrix, LargestTensor, seeded
 from tests.posteriors import ATOL, each_dtype, longs, NOISE, NUM_ARMS, Problem
 from tests.reference import time_varying_posterior
 
@@ -88,7 +85,7 @@ def test_pulls_without_reward_condition_as_dense_algebra_does(
 
 def test_the_first_batch_over_many_arms_stays_within_its_budget():
     """96 numbers for each of 200,000 arms would be 147 MiB."""
-    arms = torch.rand(200_000, 2, generator=torch.Generator().manual_seed(0)).double()
+    arms = torch.rand(200_000, 2, generator=seeded()).double()
     posterior = ArmPosterior(arms, rbf(0.3), 0.1, max_feature_bytes=2**24)
     with LargestTensor() as largest:
         given = posterior.given({arm * 8000: 1 for arm in range(24)})
@@ -101,21 +98,6 @@ def test_the_first_batch_over_many_arms_stays_within_its_budget():
     lost = (cross * np.linalg.solve(K + 0.1 * np.eye(24), cross)).sum(axis=0)
     expected = SCALE * np.sqrt(1 - lost)
     np.testing.assert_allclose(values[[3, 4000, 199_999]], expected, rtol=1e-9)
-
-
-@given(
-    crossing=st.integers(1, UNLIMITED + 2),
-    most=st.sampled_from([1, 2, 1000, UNLIMITED]),
-)
-def test_the_least_count_is_found(crossing, most):
-    asked = []
-
-    def crosses(n):
-        asked.append(n)
-        return n >= crossing
-
-    assert first_crossing(crosses, most) == min(crossing, most)
-    assert len(asked) <= 2 * min(crossing, most).bit_length()
 
 
 def moments_of(mean, variance, **options):

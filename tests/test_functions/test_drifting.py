@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
-from gpytorch.kernels import RBFKernel
 
 from botorch_bkb.test_functions import MarkovGPProblem, TimeSeriesProblem
+from tests.bandits import rbf
 
 
 def markov_problem(rate=0.1, seed=0, num_arms=12):
     arms = torch.linspace(0, 1, num_arms, dtype=torch.double).unsqueeze(-1)
-    kernel = RBFKernel().double()
-    kernel.lengthscale = 0.3
+    kernel = rbf(0.3)
     stream = torch.Generator().manual_seed(seed)
     return MarkovGPProblem(arms, kernel, rate, 0.5, stream), kernel
 

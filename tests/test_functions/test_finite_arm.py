@@ -10,16 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from botorch_bkb.test_functions import FiniteArmProblem
+from tests.helpers import seeded
 
 
 def make_problem(mean_rewards, noise_std=0.0, maximize=True):
     rewards = torch.tensor(mean_rewards, dtype=torch.float64)
     arms = torch.arange(len(rewards), dtype=torch.float64).unsqueeze(-1)
     return FiniteArmProblem(arms, rewards, noise_std, maximize)
-
-
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.mark.parametrize(

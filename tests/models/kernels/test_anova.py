@@ -8,12 +8,13 @@ import torch
 from hypothesis import given, settings, strategies
 
 from botorch_bkb.models.kernels import AnovaKernel, learned
+from tests.helpers import random_points, seeded
 from tests.reference import anova_covariance
 
 
 def made(num_features, dtype=torch.double, seed=0):
     """A kernel of random lengthscales and weights."""
-    stream = torch.Generator().manual_seed(seed)
+    stream = seeded(seed)
     kernel = AnovaKernel(num_features).to(dtype)
     scales = 0.2 + torch.rand(2, num_features, generator=stream, dtype=dtype)
     kernel.lengthscale = scales[:1]
@@ -22,8 +23,7 @@ def made(num_features, dtype=torch.double, seed=0):
 
 
 def points(*shape, dtype=torch.double, seed=1):
-    stream = torch.Generator().manual_seed(seed)
-    return torch.rand(*shape, generator=stream, dtype=dtype)
+    return random_points(*shape, seed=seed, dtype=dtype)
 
 
 def dense(kernel, x, z):

@@ -8,10 +8,11 @@ from botorch_bkb.models.kernels import (
     PrecomputedKernel,
     TemporalDecayKernel,
 )
+from tests.helpers import seeded
 
 
 def times(*shape, dtype=torch.double):
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     return (10 * torch.rand(*shape, 1, generator=generator)).to(dtype)
 
 
@@ -72,9 +73,7 @@ def test_a_batch_of_rates():
 
 @pytest.fixture
 def table():
-    readings = torch.randn(
-        40, 6, generator=torch.Generator().manual_seed(0), dtype=torch.double
-    )
+    readings = torch.randn(40, 6, generator=seeded(), dtype=torch.double)
     return readings.T.cov()
 
 

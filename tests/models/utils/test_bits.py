@@ -16,6 +16,7 @@ from botorch_bkb.arms import ArmTable, BitArms
 from botorch_bkb.bandits.fitting import Fitter
 from botorch_bkb.models.kernels import TanimotoKernel
 from botorch_bkb.models.utils.nystrom import dense_covariance
+from tests.helpers import random_points, seeded
 
 
 NUM_ARMS, NUM_BITS = 60, 40
@@ -31,9 +32,7 @@ def counts_of(most, num_arms=NUM_ARMS, num_bits=NUM_BITS, seed=0):
 
 
 def numbers_of(num_arms=NUM_ARMS, seed=1):
-    numbers = torch.rand(
-        num_arms, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.double
-    )
+    numbers = random_points(num_arms, 2, seed=seed)
     numbers[7] = numbers[5]
     return 20 + 60 * numbers
 
@@ -185,7 +184,7 @@ def test_any_bandit_does_with_bytes_what_it_does_with_floats(bandit_class, most)
             arms,
             TanimotoKernel(),
             0.1,
-            generator=torch.Generator().manual_seed(0),
+            generator=seeded(),
             **({"block_size": 3} if bandit_class is RGPUCB else {}),
         )
         for _ in range(4):
@@ -197,8 +196,7 @@ def test_any_bandit_does_with_bytes_what_it_does_with_floats(bandit_class, most)
     packed, dense = bandits
     assert isinstance(packed.arms, BitArms)
     assert torch.equal(packed.counts, dense.counts)
-    for found, expected in zip(packed.predict(), dense.predict(), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(packed.predict(), dense.predict(), rtol=1e-9, atol=1e-12)
 
 
 def test_only_numbers_beside_the_bits_are_scaled():
@@ -224,7 +222,7 @@ def test_no_dense_copy_of_the_arms_is_made(kernel, monkeypatch):
         return dense(arms)
 
     monkeypatch.setattr(BitArms, "dense", spied)
-    bandit = GPBandit(counts, kernel, noise, generator=torch.Generator().manual_seed(0))
+    bandit = GPBandit(counts, kernel, noise, seed=0)
     bandit.add_observations(torch.arange(8), torch.linspace(0, 1, 8))
     bandit.ask(3)
     bandit.state_dict()

@@ -13,13 +13,13 @@ from botorch_bkb.models.utils.leverage_scores import (
     leverage_pivots,
     sample_inducing_indices,
 )
-from tests.helpers import gram_matrix
+from tests.helpers import gram_matrix, seeded
 
 
 @pytest.mark.parametrize("inclusion", ["merged", "per_pull"])
 def test_both_laws_have_the_stated_marginals(inclusion):
     """Five standard errors of 1,000 draws, 12 arms: a false alarm in 1e-5 of runs."""
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     scores = torch.rand(12, generator=generator, dtype=torch.double)
     counts = torch.arange(1, 13)
     probabilities = inclusion_probabilities(scores / 6, counts, 1.0, inclusion)
@@ -83,7 +83,7 @@ def test_pivots_have_the_largest_leverage_that_is_left(
 
 
 def test_pivots_stop_where_the_others_are_in_their_span():
-    points = torch.rand(40, 3, generator=torch.Generator().manual_seed(0)).double()
+    points = torch.rand(40, 3, generator=seeded()).double()
     kernel = LinearKernel().double()
     pivots = leverage_pivots(kernel, points, torch.ones(40), 20).tolist()
     assert len(pivots) == 3
@@ -104,5 +104,5 @@ class Broken(Kernel):
 
 
 def test_pivots_of_a_broken_kernel_come_to_an_end():
-    points = torch.rand(40, 3, generator=torch.Generator().manual_seed(0)).double()
+    points = torch.rand(40, 3, generator=seeded()).double()
     assert len(leverage_pivots(Broken(), points, torch.ones(40), 20)) == 1
