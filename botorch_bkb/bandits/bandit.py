@@ -497,8 +497,7 @@ class FiniteArmBandit(Bandit):
         options: dict[str, Any] = {}
         grouped = moments.grouped if isinstance(moments, StaticPosterior) else None
         if results.noise.any() and grouped is None:
-            noise = fit.original_noise_variance
-            noises = fit.noise_variance / observations.weights(noise, fit.units)
+            noises = fit.noise_variance / observations.weights(fit)
             options["train_Yvar"] = noises.to(X).unsqueeze(-1)
         else:
             options["likelihood"] = likelihood = deepcopy(fit.likelihood).to(X)

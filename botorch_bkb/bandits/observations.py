@@ -30,7 +30,7 @@ from botorch_bkb.checks import (
 
 
 if TYPE_CHECKING:
-    from botorch_bkb.bandits.fitting import Units
+    from botorch_bkb.bandits.fitting import Fit, Units
 
 
 # The record of one observation; the names in files have the prefix "told_".
@@ -416,50 +416,37 @@ class Observations:
         results = Results(indices, self.sign * rewards, times, noise, codes)
         return results if units is None else results.warped(units)
 
-    def weights(
-        self,
-        noise_variance: float,
-        units: Units | None = None,
-        start: int = 0,
-        noise_ratios: Mapping[int, float] | None = None,
-    ) -> Tensor:
+    def weights(self, fit: Fit, start: int = 0) -> Tensor:
         """Return the weights of observations: a variance over their noise variances.
 
         If the noise variance of an observation is not known, the weight is 1, over the
         ratio of its campaign.
         """
-        results = self.history(start, units)
+        results = self.history(start, fit.units)
         unknown = torch.ones_like(results.noise)
-        for campaign, ratio in (noise_ratios or {}).items():
+        for campaign, ratio in fit.groups.noise_ratios.items():
             unknown[results.labels[:, 1] == campaign] /= ratio
-        weights = noise_variance / results.noise
+        weights = fit.original_noise_variance / results.noise
         weights = torch.where(results.noise > 0, weights, unknown)
         return weights.clamp_max(MOST_WEIGHT)
 
     def totals(
         self,
+        fit: Fit | None = None,
         num_pulls: int | None = None,
         since: float = -math.inf,
-        noise_variance: float = 0.0,
-        units: Units | None = None,
-        noise_ratios: Mapping[int, float] | None = None,
     ) -> Totals:
         """Return the totals of the first observations of arms, with signed rewards.
 
         Args:
+            fit: None: those of this campaign, each with the weight 1. With a fit, those
+                of earlier campaigns as well, with its weights and warped rewards.
             num_pulls: How many; all if None.
             since: Rewards of earlier times do not count.
-            noise_variance: If positive, observations have the weights relative to it,
-                and those of earlier campaigns count as well.
-            units: Of which the warp transforms each reward before the sum.
-            noise_ratios: Of campaigns, as in :meth:`weights`.
         """
-        weights = None
-        told = self.told
-        if noise_variance > 0 and (
-            told["noise"].any() or (told["campaign"] >= 0).any()
-        ):
-            weights = self.weights(noise_variance, units, noise_ratios=noise_ratios)
+        told, weights, units = self.told, None, fit.units if fit else None
+        if fit and (told["noise"].any() or (told["campaign"] >= 0).any()):
+            weights = self.weights(fit)
         # An ask would otherwise sum up all observations several times.
         is_whole = num_pulls in (None, self.num_pulls) and since == -math.inf
         is_kept = is_whole and weights is None and (units is None or units.warp is None)
@@ -470,7 +457,7 @@ class Observations:
         if weights is None:
             weights = torch.ones_like(indices)
         counts = (times >= since) & (indices != NO_ARM)
-        if noise_variance == 0:
+        if fit is None:
             counts &= labels[:, 1] < 0
         if num_pulls is not None:
             counts[num_pulls - start :] = False

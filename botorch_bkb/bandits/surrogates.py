@@ -233,9 +233,7 @@ class ArmSurrogate(Surrogate):
         fit: Fit | None = None,
     ) -> Totals:
         """Return the totals of what counts, by warp and noise of the state or a fit."""
-        fit = fit or self.fit
-        noise, ratios = fit.original_noise_variance, fit.groups.noise_ratios
-        return observations.totals(num_told, self._since, noise, fit.units, ratios)
+        return observations.totals(fit or self.fit, num_told, self._since)
 
     @property
     def _since(self) -> float:
@@ -320,11 +318,9 @@ class _DecisionState(ConfidenceState):
     @cached_property
     @override
     def frozen_leverage_scores(self) -> Tensor:
-        fit, (start, _) = self.surrogate.fit, self.surrogate.state.restart
+        start, _ = self.surrogate.state.restart
         scores = torch.from_numpy(self.told.told["scores"][start:].copy())
-        noise = fit.original_noise_variance
-        weights = self.told.weights(noise, fit.units, start, fit.groups.noise_ratios)
-        return scores * weights.cpu()
+        return scores * self.told.weights(self.surrogate.fit, start).cpu()
 
     @cached_property
     @override
@@ -501,9 +497,7 @@ class PosteriorSurrogate(ArmSurrogate):
         sharing = Sharing.of(results.rows(told).labels)
         if sharing is None or not len(arms):
             return None
-        weights = observations.weights(
-            fit.original_noise_variance, fit.units, 0, fit.groups.noise_ratios
-        )
+        weights = observations.weights(fit)
         like = self.fitter.features.new_empty(0)
         values = fit.units.standardized(results.rewards, torch.ones_like(weights))
         return sharing.grouped(
