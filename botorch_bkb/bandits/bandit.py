@@ -389,8 +389,7 @@ class FiniteArmBandit(Bandit):
             InputDataError: If an arm is unknown.
         """
         arms = check_indices(indices, len(self.arms))
-        scores = self._scores(self._indices(arms), self._observations.last_time)
-        self._observations.ask(arms, scores.tolist())
+        self._observations.ask(arms, self._scores(self._indices(arms)).tolist())
 
     @locked
     def add_arms(self, arms: Array) -> Tensor:
@@ -443,8 +442,9 @@ class FiniteArmBandit(Bandit):
         return indices
 
     @override
-    def _scores(self, indices: Tensor, time: float) -> Tensor:
-        moments = self._surrogate.at(self._observations, time).moments
+    def _scores(self, indices: Tensor) -> Tensor:
+        observations = self._observations
+        moments = self._surrogate.at(observations, observations.last_time).moments
         return moments.leverage_scores_of(indices.to(self.arms.device))
 
     def _indices(self, arms: Sequence[int]) -> Tensor:

@@ -375,8 +375,8 @@ class Bandit(SavedBandit):
         """Release pending pulls that have failed; arguments as in ``tell``."""
         self._observations.fail(indices, pull_ids)
 
-    def _scores(self, indices: Tensor, time: float) -> Tensor:
-        """Return the leverage scores of arms at a time; 0 if no rule needs them."""
+    def _scores(self, indices: Tensor) -> Tensor:
+        """Return the present leverage scores of arms; 0 if no rule needs them."""
         return torch.zeros_like(indices)
 
     def _joined(self, arms: Array) -> Tensor:

@@ -247,16 +247,7 @@ class Observations:
         noise_variance: Any = None,
         group: Any = None,
     ) -> None:
-        """Settle pending pulls with rewards.
-
-        Args:
-            indices: The arms, ``q`` of them.
-            rewards: Their ``q`` rewards.
-            pull_ids: Which pulls these are; if None, the oldest pending ones.
-            time: When the rewards were measured; if None, when they were asked for.
-            noise_variance: The rewards', see ``check_known_noise``.
-            group: The rewards', see ``check_labels``.
-        """
+        """Settle pending pulls with rewards; arguments as in ``tell`` of a bandit."""
         ids = self._settle(self._checked_arms(indices), pull_ids)
         pulls = list(map(self.pending.pop, ids))
         self._extend(pulls, rewards, noise_variance, ids, time, group)
@@ -265,7 +256,7 @@ class Observations:
         self,
         indices: Any,
         rewards: Any,
-        scores: Callable[[Tensor, float], Tensor],
+        scores: Callable[[Tensor], Tensor],
         time: float | None = None,
         noise_variance: Any = None,
         group: Any = None,
@@ -274,26 +265,20 @@ class Observations:
     ) -> None:
         """Take in rewards of pulls that were never asked for, or of controls.
 
-        Args:
-            indices: The arms, ``q`` of them; None for controls.
-            rewards: Their ``q`` rewards.
-            scores: The leverage scores of arms at a time.
-            time: When the rewards were measured; if None, at the last time known.
-            noise_variance: The rewards', see ``check_known_noise``.
-            group: The rewards', see ``check_labels``.
-            campaign: The earlier campaigns of the rewards.
-            control: The controls of the rewards.
+        Arguments are as in ``add_observations`` of a bandit; ``scores`` returns the
+        leverage scores of arms at the last time known.
         """
         time = self.last_time if time is None else time
         if control is None:
             arms = self._checked_arms(indices)
-            found = scores(self._long(arms), self.last_time).tolist()
+            found = scores(self._long(arms)).tolist()
         else:
             arms = [NO_ARM] * as_tensor("rewards", rewards, "real numbers").numel()
             found = [0.0] * len(arms)
         pulls, ids = list(map(Pull, arms, found)), [-1] * len(arms)
-        labels = group, campaign, control
-        self._extend(pulls, rewards, noise_variance, ids, time, *labels)
+        self._extend(
+            pulls, rewards, noise_variance, ids, time, group, campaign, control
+        )
         new = self.told[len(self.told) - len(arms) :]
         is_own = (new["campaign"] < 0) & (new["indices"] != NO_ARM)
         self._try(new["indices"][is_own].tolist())
