@@ -240,9 +240,7 @@ class FiniteArmBandit(Bandit):
                 surrogate = surrogate.extended(new, observations)
             generator = seeded_generator(surrogate.seed, ASKS, self.num_batches)
             posterior = self._decide(surrogate, now)
-            indices = self._select(
-                surrogate, posterior, size, limits, generator, columns
-            )
+            indices = self._select(posterior, size, limits, generator, columns)
             scores = posterior.moments.leverage_scores_of(indices)
             if len(new):
                 indices = self._keep_chosen(new, indices)
@@ -284,25 +282,23 @@ class FiniteArmBandit(Bandit):
 
     def _select(
         self,
-        surrogate: ArmSurrogate,
         posterior: Decision,
         size: int,
         limits: PullLimits,
         generator: torch.Generator,
         columns: Sequence[int] | None = None,
     ) -> Tensor:
-        """Return the batch that the policy chooses, given an updated surrogate.
+        """Return the batch that the policy chooses, given all observations.
 
         Its arms have the same values in the ``columns``, if the class can do that.
         """
         first = self._opening_arm(posterior, limits, generator)
         if first is not None and self.batch_rule.opens_with_one_pull:
             size = 1
-        return self._select_from(surrogate, posterior, size, limits, first, generator)
+        return self._select_from(posterior, size, limits, first, generator)
 
     def _select_from(
         self,
-        surrogate: ArmSurrogate,
         posterior: Decision,
         size: int,
         limits: PullLimits,
@@ -311,17 +307,15 @@ class FiniteArmBandit(Bandit):
     ) -> Tensor:
         """Return a batch of at most ``size``, whose first arm may be chosen already."""
         moments, rule, limits = posterior.moments, self.batch_rule, limits.copy()
-        width = partial(self._batch_width, surrogate, posterior, limits)
+        width = partial(self._batch_width, posterior, limits)
         choices = self.policy.choices(posterior, rule, limits, width, generator)
         batch = rule.open(moments, moments.like.new_tensor(posterior.given_scores))
         return self._indices(fill_batch(choices, batch, size, first))
 
-    def _batch_width(
-        self, surrogate: ArmSurrogate, posterior: Decision, limits: PullLimits
-    ) -> float:
+    def _batch_width(self, posterior: Decision, limits: PullLimits) -> float:
         """Return the confidence width of a batch of the arms that are open."""
         num_pending = len(self._observations.pending)
-        return self._width(surrogate, posterior.moments, num_pending)
+        return self._width(posterior.surrogate, posterior.moments, num_pending)
 
     def _width(
         self, surrogate: ArmSurrogate, moments: Posterior, num_pending: int = 0

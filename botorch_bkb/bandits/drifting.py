@@ -273,6 +273,7 @@ class FilterSurrogate(ArmSurrogate):
                 pull.score * retained ** (now - steps(pull.time)) for pull in pending
             ],
             make_sampler=make_sampler,
+            surrogate=self,
         )
 
     @override

@@ -401,6 +401,7 @@ class PosteriorSurrogate(ArmSurrogate):
             time=time,
             given_scores=[pull.score for pull in pending],
             make_sampler=partial(ArmSampler, moments, indices),
+            surrogate=self,
             is_exact=self.sampling is None,
         )
 
