@@ -103,7 +103,11 @@ class SavedBandit(ABC):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that the next ``ask`` depends on, ``O(pulls)`` numbers."""
+        """Return everything that the next ``ask`` depends on, ``O(pulls)`` numbers.
+
+        Load it into a bandit constructed with the same arms or box, and options; arms
+        that were added later are part of it.
+        """
 
     @abstractmethod
     def _identity(self) -> dict[str, Any]:
@@ -428,11 +432,6 @@ class Bandit(SavedBandit):
     @override
     @locked
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that the next ``ask`` depends on, ``O(pulls)`` numbers.
-
-        Load it into a bandit constructed with the same arms or box, and options; arms
-        that were added later are part of it.
-        """
         return {
             **self._identity(),
             "observations": self._observations.state_dict(),

@@ -565,10 +565,8 @@ class Observations:
             self.pending[check_count("pending", key, self.next_id - 1)] = pull
         for arm, count in state["failures"].items():
             self.failures[arm] = check_count("failures", count)
-        self.tried, self.failed_lately = (
-            set(state["tried"]),
-            set(state["failed_lately"]),
-        )
+        self.tried = set(state["tried"])
+        self.failed_lately = set(state["failed_lately"])
         pending = [pull.arm for pull in self.pending.values()]
         named = [*pending, *self.failures, *self.tried, *self.failed_lately]
         check_indices(named, self.num_arms)

@@ -244,12 +244,11 @@ class ArmSurrogate(Surrogate):
         """Forget observations at these places, which left ``observations`` already."""
         state, num_pulls = self.state, observations.num_pulls
         self._last_fit = None
+        first = min(places, default=state.num_told)
+        if first >= state.num_told:
+            return
         start, log_det = state.restart
         start -= sum(place < start for place in places)
-        known = min([state.num_told, *places])
-        if known == state.num_told:
-            self.state = replace(state, restart=(start, log_det))
-            return
         # The fit may have used the withdrawn results: another is due, from all starts.
         fit = replace(
             state.fit,
@@ -260,7 +259,7 @@ class ArmSurrogate(Surrogate):
             # No fit would replace the one to what was withdrawn.
             fit, start, log_det = self.fitter.start, 0, 0.0
         # At least one less than was told, so that the next update learns.
-        num_told = max(0, min(known, num_pulls - 1))
+        num_told = max(0, min(first, num_pulls - 1))
         inducing = state.inducing_indices
         pulled = self.totals(observations, num_told).arms
         self.restore(
