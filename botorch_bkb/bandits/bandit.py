@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from copy import copy, deepcopy
 from dataclasses import replace
@@ -218,17 +218,17 @@ class FiniteArmBandit(Bandit):
             max_size = MAX_BATCH_SIZE if fixed is None else fixed
         check_size("max_size", max_size)
         size = max_size if fixed is None else min(max_size, fixed)
-        return self._ask(size, available, arms, time)
+        return self._ask(self._select, size, available, arms, time)
 
     def _ask(
         self,
+        select: Callable[[Decision, int, PullLimits, torch.Generator], Tensor],
         size: int,
         available: Values | None,
         arms: Array | None,
         time: float | None,
-        columns: Sequence[int] | None = None,
     ) -> Tensor:
-        """Choose a batch, see :meth:`_select`; it becomes pending."""
+        """Choose a batch by :meth:`_select` or another method; it becomes pending."""
         observations = self._observations
         time = self._checked_time(time, earliest=observations.now)
         now = self.decision_time if time is None else time
@@ -240,7 +240,7 @@ class FiniteArmBandit(Bandit):
                 surrogate = surrogate.extended(new, observations)
             generator = seeded_generator(surrogate.seed, ASKS, self.num_batches)
             posterior = self._decide(surrogate, now)
-            indices = self._select(posterior, size, limits, generator, columns)
+            indices = select(posterior, size, limits, generator)
             scores = posterior.moments.leverage_scores_of(indices)
             if len(new):
                 indices = self._keep_chosen(new, indices)
@@ -256,7 +256,6 @@ class FiniteArmBandit(Bandit):
 
     def _update(self, time: float) -> ArmSurrogate:
         """Learn from all observations; return the surrogate."""
-        self._surrogate.posterior(self._observations)
         # After an error, the earlier surrogate computes its posterior again.
         self._surrogate = self._surrogate.taken_over()
         self._surrogate.update(self._observations, time)
@@ -286,12 +285,8 @@ class FiniteArmBandit(Bandit):
         size: int,
         limits: PullLimits,
         generator: torch.Generator,
-        columns: Sequence[int] | None = None,
     ) -> Tensor:
-        """Return the batch that the policy chooses, given all observations.
-
-        Its arms have the same values in the ``columns``, if the class can do that.
-        """
+        """Return the batch that the policy chooses, given all observations."""
         first = self._opening_arm(posterior, limits, generator)
         if first is not None and self.batch_rule.opens_with_one_pull:
             size = 1

@@ -6,6 +6,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast, Literal
 
 import torch
@@ -501,14 +502,15 @@ class GPBandit(FiniteArmBandit):
         """
         check_size("n", n)
         if same is None:
-            return self._ask(n, available, arms, time)
+            return self._ask(self._select, n, available, arms, time)
         if self.drifts or arms is not None:
             raise UnsupportedError(
                 "Expected `same` without `arms`, and for an objective that does not "
                 "drift. Pass `available` for the arms of this round."
             )
         columns = checked_columns(self.arms, same)
-        return self._ask(n, available, None, time, columns)
+        select = partial(self._best_plate, columns)
+        return self._ask(select, n, available, None, time)
 
     @override
     @locked
@@ -537,10 +539,7 @@ class GPBandit(FiniteArmBandit):
         size: int,
         limits: PullLimits,
         generator: torch.Generator,
-        columns: Sequence[int] | None = None,
     ) -> Tensor:
-        if columns is not None:
-            return self._best_plate(posterior, size, limits, generator, columns)
         is_first = not self.num_pulls and self.kernel_to_learn is not None
         if is_first and limits.num_open > MOST_COMPARED:
             # Nothing tells arms apart yet: every pick would lower the bounds of most
@@ -585,11 +584,11 @@ class GPBandit(FiniteArmBandit):
 
     def _best_plate(
         self,
+        columns: Sequence[int],
         posterior: Decision,
         size: int,
         limits: PullLimits,
         generator: torch.Generator,
-        columns: Sequence[int],
     ) -> Tensor:
         """Return the batch of the largest expected rise, of one value of columns."""
         size = min(size, limits.total(size))
