@@ -25,7 +25,7 @@ from botorch_bkb.arms import ArmTable, PullLimits
 from botorch_bkb.arms.product_table import table_of
 from botorch_bkb.bandits.base import Array, Bandit, locked, Values
 from botorch_bkb.bandits.diagnostics import Diagnostics
-from botorch_bkb.bandits.groups import CAMPAIGN, GroupedModel
+from botorch_bkb.bandits.groups import GroupedModel
 from botorch_bkb.bandits.observations import NO_ARM, Observations, Pull
 from botorch_bkb.bandits.policies import as_policy, Decision, Policy, ThompsonPolicy
 from botorch_bkb.bandits.surrogates import ArmSurrogate
@@ -486,7 +486,8 @@ class FiniteArmBandit(Bandit):
         options: dict[str, Any] = {}
         grouped = moments.grouped if isinstance(moments, StaticPosterior) else None
         if results.noise.any() and grouped is None:
-            noises = fit.noise_variance / observations.weights(fit)
+            weights = observations.history(units=fit.units).weights(fit)
+            noises = fit.noise_variance / weights
             options["train_Yvar"] = noises.to(X).unsqueeze(-1)
         else:
             options["likelihood"] = likelihood = deepcopy(fit.likelihood).to(X)
@@ -517,11 +518,10 @@ class FiniteArmBandit(Bandit):
         first. Pending pulls do not count.
         """
         (_, moments), observations = self._present(), self._observations
-        history, asked = observations.history(), observations.told["asked"]
-        is_own = (history.indices != NO_ARM) & (history.labels[:, CAMPAIGN] < 0)
-        asked = asked[observations.told["ids"] >= 0].tolist()
+        history, observed = observations.history(), observations.totals().arms
+        asked = history.asked[history.ids >= 0].tolist()
         asked += [pull.time for pull in observations.pending.values()]
-        own, observed = history.rows(is_own), observations.totals().arms
+        own = history.rows(history.is_own_arm)
         return Diagnostics(
             effective_dimension=moments.effective_dimension,
             log_det=moments.log_det,

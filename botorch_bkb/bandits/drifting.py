@@ -249,7 +249,7 @@ class FilterSurrogate(ArmSurrogate):
             known.at,
             now,
             pulled_indices=observations.totals().arms,
-            effective_dimension=sum(observations.told["scores"].tolist()),
+            effective_dimension=sum(observations.told.scores.tolist()),
             like=self.fitter.features.new_empty(0),
         )
         moments = moments_at()
@@ -321,13 +321,13 @@ class FilterSurrogate(ArmSurrogate):
     def _observed(self, observations: Observations, start: int) -> list[Observation]:
         """Return the known pulls from one on, in the units of the kernel."""
         units = self.fit.units
-        results = observations.history(start)
+        results = observations.history(start, self.state.num_told)
         rewards = (results.rewards - units.mean) / units.std
         columns = (x.tolist() for x in (results.times, results.indices, rewards))
         return [
             Observation(self.fit.steps(time), arm, reward)
             for time, arm, reward in zip(*columns, strict=True)
-        ][: self.state.num_told - start]
+        ]
 
     def _oldest_pending(self, observations: Observations) -> float:
         times = [pull.time for pull in observations.pending.values()]

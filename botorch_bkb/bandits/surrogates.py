@@ -281,7 +281,7 @@ class ArmSurrogate(Surrogate):
     ) -> ConfidenceState:
         """Return the state of confidence schedules at a decision."""
         start, log_det_start = self.state.restart
-        in_sum = start == 0 and 0 in observations.told["ids"]
+        in_sum = start == 0 and 0 in observations.told.ids
         # Without the constructor, which takes every sum. It stays that of its class, so
         # that a schedule may use `dataclasses.replace`.
         state = _DecisionState.__new__(_DecisionState)
@@ -318,8 +318,8 @@ class _DecisionState(ConfidenceState):
     @override
     def frozen_leverage_scores(self) -> Tensor:
         start, _ = self.surrogate.state.restart
-        scores = torch.from_numpy(self.told.told["scores"][start:].copy())
-        return scores * self.told.weights(self.surrogate.fit, start).cpu()
+        results = self.told.history(start, units=self.surrogate.fit.units)
+        return (results.scores * results.weights(self.surrogate.fit)).cpu()
 
     @cached_property
     @override
@@ -492,18 +492,16 @@ class PosteriorSurrogate(ArmSurrogate):
         if not observations.labels:
             return None
         fit, num_told = self.fit, self.state.num_told
-        results = observations.history(units=fit.units)
-        told = torch.arange(len(results.indices), device=arms.device) < num_told
-        sharing = Sharing.of(results.rows(told).labels)
+        results = observations.history(stop=num_told, units=fit.units)
+        sharing = Sharing.of(results.labels)
         if sharing is None or not len(arms):
             return None
-        weights = observations.weights(fit)
         like = self.fitter.features.new_empty(0)
-        values = fit.units.standardized(results.rewards, torch.ones_like(weights))
+        ones = torch.ones_like(results.rewards)
         return sharing.grouped(
-            positions_in(arms, results.indices[told], is_ascending=True),
-            (weights[told] / fit.noise_variance).to(like),
-            values[told].to(like),
+            positions_in(arms, results.indices, is_ascending=True),
+            (results.weights(fit) / fit.noise_variance).to(like),
+            fit.units.standardized(results.rewards, ones).to(like),
             fit.groups,
             fit.unit,
         )
