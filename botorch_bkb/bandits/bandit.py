@@ -368,7 +368,6 @@ class FiniteArmBandit(Bandit):
         places = self._observations.withdraw(indices, pull_ids, campaign, control)
         self._surrogate = copy(self._surrogate)
         self._surrogate.withdraw(self._observations, places)
-        self._preview = None
 
     @locked
     def add_pending(self, indices: Values) -> None:
@@ -422,7 +421,6 @@ class FiniteArmBandit(Bandit):
             self._table = cast(ArmTable, self._table).appended(new, is_retired)
             self._observations.num_arms = len(self.arms)
             self._surrogate = self._surrogate.extended(new, self._observations)
-            self._preview = None
 
     @override
     def _joined(self, arms: Array) -> Tensor:
@@ -635,7 +633,6 @@ class FiniteArmBandit(Bandit):
 
     @override
     def _load(self, state: dict[str, Any]) -> None:
-        self._preview = None
         self._table = self._table.loaded(state["table"])
         sign = self._observations.sign
         self._observations = Observations(len(self.arms), self.arms, sign)

@@ -198,15 +198,8 @@ class Bandit(SavedBandit):
     takes_noise = False
     _pulled = "arms"
     _observations: Observations
-    # The surrogate of the last ask, and a copy that knows the results since then.
+    # The surrogate of the last ask.
     _surrogate: Surrogate
-    _preview: Any
-
-    def __new__(cls, *args: Any, **options: Any) -> Self:
-        """Begin without a preview."""
-        self = super().__new__(cls)
-        self._preview = None
-        return self
 
     @override
     def _begin(self) -> Callable[[], None]:
@@ -221,7 +214,6 @@ class Bandit(SavedBandit):
     @override
     def _forget_posteriors(self) -> None:
         self._surrogate.restore(self._surrogate.state)
-        self._preview = None
 
     @override
     def __repr__(self) -> str:
@@ -240,10 +232,10 @@ class Bandit(SavedBandit):
     def __copy__(self) -> Self:
         other = type(self).__new__(type(self))
         with self.lock:
-            vars(other).update(self.__getstate__(), _preview=None)
+            vars(other).update(self.__getstate__())
             # An update changes the posterior in place, so the copy computes its own.
             other._surrogate = copy(self._surrogate)
-            other._surrogate.restore(other._surrogate.state)
+            other._forget_posteriors()
         return other
 
     @property
@@ -422,12 +414,7 @@ class Bandit(SavedBandit):
         It has the hyperparameters and, if these are learned, the inducing points that
         the next ask will have.
         """
-        observations, time = self._observations, self.decision_time
-        for surrogate in (self._surrogate, self._preview):
-            if surrogate is not None and surrogate.is_current(observations, time):
-                return surrogate
-        self._preview = self._surrogate.preview(observations, time)
-        return self._preview
+        return self._surrogate.preview(self._observations, self.decision_time)
 
     @override
     @locked

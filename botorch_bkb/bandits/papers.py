@@ -114,7 +114,7 @@ class _SparseBandit(FiniteArmBandit):
         surrogate = copy(self._surrogate)
         sampling = cast(LeverageScoreSampling, surrogate.sampling)
         surrogate.sampling = replace(sampling, oversampling=value)
-        self._surrogate, self._preview = surrogate, None
+        self._surrogate = surrogate
 
     def _fitter(self, arms: Array, kernel: Any, noise_variance: float | None) -> Fitter:
         return _given(type(self).__name__, arms, kernel, noise_variance)

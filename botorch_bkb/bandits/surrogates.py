@@ -81,6 +81,8 @@ class Surrogate(ABC):
     drifts = False
     # The posterior of the state; None if it has to be computed.
     _posterior: Any = None
+    # A copy that has learned from later observations; copies of this one have none.
+    _preview: Self | None = None
     # A fit, a number of observations, and the fit to these that started from it.
     _last_fit: tuple[Fit, int, Fit] | None = None
 
@@ -90,6 +92,11 @@ class Surrogate(ABC):
         none = torch.empty(0, dtype=torch.long, device=device)
         self.state = SurrogateState(hyperparameters.start, none)
         self.seed = 0
+
+    def __copy__(self) -> Self:
+        other = object.__new__(type(self))
+        vars(other).update(vars(self), _preview=None)
+        return other
 
     @property
     def fit(self) -> Fit:
@@ -118,11 +125,15 @@ class Surrogate(ABC):
         return self._posterior
 
     def preview(self, observations: Any, time: float) -> Self:
-        """Return a copy that has learned from all observations."""
+        """Return this surrogate, or a copy that has learned from all observations."""
+        for known in (self, self._preview):
+            if known is not None and known.is_current(observations, time):
+                return known
         self.posterior(observations)
         self.latest_fit(observations)  # the next update uses this fit
         other = copy(self)
         other.update(observations, time, in_place=False)
+        self._preview = other
         return other
 
     def latest_fit(self, observations: Any) -> Fit:
@@ -145,7 +156,7 @@ class Surrogate(ABC):
 
     def restore(self, state: SurrogateState) -> None:
         """Go to a state; its posterior is computed when it is next needed."""
-        self.state, self._posterior = state, None
+        self.state, self._posterior, self._preview = state, None, None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as tensors and numbers."""
