@@ -139,7 +139,8 @@ class Surrogate(ABC):
     def latest_fit(self, observations: Any) -> Fit:
         """Return the fit of the next update: another one if it is due."""
         before, num_told = self.fit, observations.num_pulls
-        is_due = self.fitter.is_due(before, num_told)
+        fits = self.fitter.learns or self.fitter.prior_mean != "zero"
+        is_due = fits and num_told >= before.next_fit
         if not is_due and not observations.campaigns - {*before.groups.campaigns}:
             return before
         known = self._last_fit
@@ -508,11 +509,10 @@ class PosteriorSurrogate(ArmSurrogate):
         if sharing is None or not len(arms):
             return None
         like = self.fitter.features.new_empty(0)
-        ones = torch.ones_like(results.rewards)
         return sharing.grouped(
             positions_in(arms, results.indices, is_ascending=True),
             (results.weights(fit) / fit.noise_variance).to(like),
-            fit.units.standardized(results.rewards, ones).to(like),
+            fit.units.standardized(results.rewards).to(like),
             fit.groups,
             fit.unit,
         )
