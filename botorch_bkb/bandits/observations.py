@@ -466,15 +466,8 @@ class Observations:
     ) -> list[int]:
         """Return a key of each pull: its id, or the first one of its arm.
 
-        Args:
-            known: Pulls by key.
-            arms: The arms whose pulls are sought, repeats included.
-            pull_ids: The ids of the pulls, which are keys; None: the first ones.
-            missing: The message if an arm has no pull left.
-            strange: The message if the pull of an id is of another arm, or unknown.
-
-        Raises:
-            InputDataError: With one of these messages.
+        An error has the message ``missing`` if an arm has no pull left among the known
+        ones, and ``strange`` if the pull of an id is of another arm, or unknown.
         """
         if pull_ids is not None:
             ids = check_pull_ids(pull_ids, len(arms))
@@ -527,11 +520,7 @@ class Observations:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned, into new observations.
-
-        Raises:
-            ValueError: If these are no pulls of these arms.
-        """
+        """Restore what :meth:`state_dict` returned, into new observations."""
         arms = array("q", state["told_indices"]).tolist()  # accepts integers only
         check_indices([arm for arm in arms if arm != NO_ARM], self.num_arms)
         self.labels = [*map(str, state.get("labels", []))]  # none in version 1.0
