@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from copy import copy, deepcopy
 from dataclasses import replace
@@ -25,7 +25,7 @@ from botorch_bkb.arms import ArmTable, PullLimits
 from botorch_bkb.arms.product_table import table_of
 from botorch_bkb.bandits.base import Array, Bandit, locked, Values
 from botorch_bkb.bandits.diagnostics import Diagnostics
-from botorch_bkb.bandits.groups import CAMPAIGN, GroupedModel
+from botorch_bkb.bandits.groups import GroupedModel
 from botorch_bkb.bandits.observations import NO_ARM, Observations, Pull
 from botorch_bkb.bandits.policies import as_policy, Decision, Policy, ThompsonPolicy
 from botorch_bkb.bandits.surrogates import ArmSurrogate
@@ -218,17 +218,17 @@ class FiniteArmBandit(Bandit):
             max_size = MAX_BATCH_SIZE if fixed is None else fixed
         check_size("max_size", max_size)
         size = max_size if fixed is None else min(max_size, fixed)
-        return self._ask(size, available, arms, time)
+        return self._ask(self._select, size, available, arms, time)
 
     def _ask(
         self,
+        select: Callable[[Decision, int, PullLimits, torch.Generator], Tensor],
         size: int,
         available: Values | None,
         arms: Array | None,
         time: float | None,
-        columns: Sequence[int] | None = None,
     ) -> Tensor:
-        """Choose a batch, see :meth:`_select`; it becomes pending."""
+        """Choose a batch by :meth:`_select` or another method; it becomes pending."""
         observations = self._observations
         time = self._checked_time(time, earliest=observations.now)
         now = self.decision_time if time is None else time
@@ -240,9 +240,7 @@ class FiniteArmBandit(Bandit):
                 surrogate = surrogate.extended(new, observations)
             generator = seeded_generator(surrogate.seed, ASKS, self.num_batches)
             posterior = self._decide(surrogate, now)
-            indices = self._select(
-                surrogate, posterior, size, limits, generator, columns
-            )
+            indices = select(posterior, size, limits, generator)
             scores = posterior.moments.leverage_scores_of(indices)
             if len(new):
                 indices = self._keep_chosen(new, indices)
@@ -258,7 +256,6 @@ class FiniteArmBandit(Bandit):
 
     def _update(self, time: float) -> ArmSurrogate:
         """Learn from all observations; return the surrogate."""
-        self._surrogate.posterior(self._observations)
         # After an error, the earlier surrogate computes its posterior again.
         self._surrogate = self._surrogate.taken_over()
         self._surrogate.update(self._observations, time)
@@ -284,25 +281,19 @@ class FiniteArmBandit(Bandit):
 
     def _select(
         self,
-        surrogate: ArmSurrogate,
         posterior: Decision,
         size: int,
         limits: PullLimits,
         generator: torch.Generator,
-        columns: Sequence[int] | None = None,
     ) -> Tensor:
-        """Return the batch that the policy chooses, given an updated surrogate.
-
-        Its arms have the same values in the ``columns``, if the class can do that.
-        """
+        """Return the batch that the policy chooses, given all observations."""
         first = self._opening_arm(posterior, limits, generator)
         if first is not None and self.batch_rule.opens_with_one_pull:
             size = 1
-        return self._select_from(surrogate, posterior, size, limits, first, generator)
+        return self._select_from(posterior, size, limits, first, generator)
 
     def _select_from(
         self,
-        surrogate: ArmSurrogate,
         posterior: Decision,
         size: int,
         limits: PullLimits,
@@ -311,17 +302,15 @@ class FiniteArmBandit(Bandit):
     ) -> Tensor:
         """Return a batch of at most ``size``, whose first arm may be chosen already."""
         moments, rule, limits = posterior.moments, self.batch_rule, limits.copy()
-        width = partial(self._batch_width, surrogate, posterior, limits)
+        width = partial(self._batch_width, posterior, limits)
         choices = self.policy.choices(posterior, rule, limits, width, generator)
         batch = rule.open(moments, moments.like.new_tensor(posterior.given_scores))
         return self._indices(fill_batch(choices, batch, size, first))
 
-    def _batch_width(
-        self, surrogate: ArmSurrogate, posterior: Decision, limits: PullLimits
-    ) -> float:
+    def _batch_width(self, posterior: Decision, limits: PullLimits) -> float:
         """Return the confidence width of a batch of the arms that are open."""
         num_pending = len(self._observations.pending)
-        return self._width(surrogate, posterior.moments, num_pending)
+        return self._width(posterior.surrogate, posterior.moments, num_pending)
 
     def _width(
         self, surrogate: ArmSurrogate, moments: Posterior, num_pending: int = 0
@@ -379,7 +368,6 @@ class FiniteArmBandit(Bandit):
         places = self._observations.withdraw(indices, pull_ids, campaign, control)
         self._surrogate = copy(self._surrogate)
         self._surrogate.withdraw(self._observations, places)
-        self._preview = None
 
     @locked
     def add_pending(self, indices: Values) -> None:
@@ -389,8 +377,7 @@ class FiniteArmBandit(Bandit):
             InputDataError: If an arm is unknown.
         """
         arms = check_indices(indices, len(self.arms))
-        scores = self._scores(self._indices(arms), self._observations.last_time)
-        self._observations.ask(arms, scores.tolist())
+        self._observations.ask(arms, self._scores(self._indices(arms)).tolist())
 
     @locked
     def add_arms(self, arms: Array) -> Tensor:
@@ -434,7 +421,6 @@ class FiniteArmBandit(Bandit):
             self._table = cast(ArmTable, self._table).appended(new, is_retired)
             self._observations.num_arms = len(self.arms)
             self._surrogate = self._surrogate.extended(new, self._observations)
-            self._preview = None
 
     @override
     def _joined(self, arms: Array) -> Tensor:
@@ -443,8 +429,9 @@ class FiniteArmBandit(Bandit):
         return indices
 
     @override
-    def _scores(self, indices: Tensor, time: float) -> Tensor:
-        moments = self._surrogate.at(self._observations, time).moments
+    def _scores(self, indices: Tensor) -> Tensor:
+        observations = self._observations
+        moments = self._surrogate.at(observations, observations.last_time).moments
         return moments.leverage_scores_of(indices.to(self.arms.device))
 
     def _indices(self, arms: Sequence[int]) -> Tensor:
@@ -497,8 +484,8 @@ class FiniteArmBandit(Bandit):
         options: dict[str, Any] = {}
         grouped = moments.grouped if isinstance(moments, StaticPosterior) else None
         if results.noise.any() and grouped is None:
-            noise = fit.original_noise_variance
-            noises = fit.noise_variance / observations.weights(noise, fit.units)
+            weights = observations.history(units=fit.units).weights(fit)
+            noises = fit.noise_variance / weights
             options["train_Yvar"] = noises.to(X).unsqueeze(-1)
         else:
             options["likelihood"] = likelihood = deepcopy(fit.likelihood).to(X)
@@ -529,11 +516,10 @@ class FiniteArmBandit(Bandit):
         first. Pending pulls do not count.
         """
         (_, moments), observations = self._present(), self._observations
-        history, asked = observations.history(), observations.told["asked"]
-        is_own = (history.indices != NO_ARM) & (history.labels[:, CAMPAIGN] < 0)
-        asked = asked[observations.told["ids"] >= 0].tolist()
+        history, observed = observations.history(), observations.totals().arms
+        asked = history.asked[history.ids >= 0].tolist()
         asked += [pull.time for pull in observations.pending.values()]
-        own, observed = history.rows(is_own), observations.totals().arms
+        own = history.rows(history.is_own_arm)
         return Diagnostics(
             effective_dimension=moments.effective_dimension,
             log_det=moments.log_det,
@@ -647,7 +633,6 @@ class FiniteArmBandit(Bandit):
 
     @override
     def _load(self, state: dict[str, Any]) -> None:
-        self._preview = None
         self._table = self._table.loaded(state["table"])
         sign = self._observations.sign
         self._observations = Observations(len(self.arms), self.arms, sign)

@@ -103,7 +103,11 @@ class SavedBandit(ABC):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that the next ``ask`` depends on, ``O(pulls)`` numbers."""
+        """Return everything that the next ``ask`` depends on, ``O(pulls)`` numbers.
+
+        Load it into a bandit constructed with the same arms or box, and options; arms
+        that were added later are part of it.
+        """
 
     @abstractmethod
     def _identity(self) -> dict[str, Any]:
@@ -194,15 +198,8 @@ class Bandit(SavedBandit):
     takes_noise = False
     _pulled = "arms"
     _observations: Observations
-    # The surrogate of the last ask, and a copy that knows the results since then.
+    # The surrogate of the last ask.
     _surrogate: Surrogate
-    _preview: Any
-
-    def __new__(cls, *args: Any, **options: Any) -> Self:
-        """Begin without a preview."""
-        self = super().__new__(cls)
-        self._preview = None
-        return self
 
     @override
     def _begin(self) -> Callable[[], None]:
@@ -217,7 +214,6 @@ class Bandit(SavedBandit):
     @override
     def _forget_posteriors(self) -> None:
         self._surrogate.restore(self._surrogate.state)
-        self._preview = None
 
     @override
     def __repr__(self) -> str:
@@ -236,10 +232,10 @@ class Bandit(SavedBandit):
     def __copy__(self) -> Self:
         other = type(self).__new__(type(self))
         with self.lock:
-            vars(other).update(self.__getstate__(), _preview=None)
+            vars(other).update(self.__getstate__())
             # An update changes the posterior in place, so the copy computes its own.
             other._surrogate = copy(self._surrogate)
-            other._surrogate.restore(other._surrogate.state)
+            other._forget_posteriors()
         return other
 
     @property
@@ -375,8 +371,8 @@ class Bandit(SavedBandit):
         """Release pending pulls that have failed; arguments as in ``tell``."""
         self._observations.fail(indices, pull_ids)
 
-    def _scores(self, indices: Tensor, time: float) -> Tensor:
-        """Return the leverage scores of arms at a time; 0 if no rule needs them."""
+    def _scores(self, indices: Tensor) -> Tensor:
+        """Return the present leverage scores of arms; 0 if no rule needs them."""
         return torch.zeros_like(indices)
 
     def _joined(self, arms: Array) -> Tensor:
@@ -418,21 +414,11 @@ class Bandit(SavedBandit):
         It has the hyperparameters and, if these are learned, the inducing points that
         the next ask will have.
         """
-        observations, time = self._observations, self.decision_time
-        for surrogate in (self._surrogate, self._preview):
-            if surrogate is not None and surrogate.is_current(observations, time):
-                return surrogate
-        self._preview = self._surrogate.preview(observations, time)
-        return self._preview
+        return self._surrogate.preview(self._observations, self.decision_time)
 
     @override
     @locked
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that the next ``ask`` depends on, ``O(pulls)`` numbers.
-
-        Load it into a bandit constructed with the same arms or box, and options; arms
-        that were added later are part of it.
-        """
         return {
             **self._identity(),
             "observations": self._observations.state_dict(),

@@ -258,7 +258,6 @@ class BoxBandit(Bandit):
 
     @override
     def _load(self, state: dict[str, Any]) -> None:
-        self._preview = None
         if not torch.equal(self.bounds, state["bounds"].to(self.bounds)):
             raise InputDataError(
                 f"Expected the state of a bandit over the box {self.bounds.tolist()}, "

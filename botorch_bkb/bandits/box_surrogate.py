@@ -127,8 +127,7 @@ class BoxSurrogate(Surrogate):
             return None
         x = self.fitter.to_features(observations.told_points[:num_told])
         rewards = observations.history(units=fit.units).rewards[:num_told]
-        targets = fit.units.standardized(rewards, torch.ones_like(rewards))
-        targets = targets.unsqueeze(-1)
+        targets = fit.units.standardized(rewards).unsqueeze(-1)
         inducing = self.state.inducing_indices
         # Before the first ask with rewards all told points are inducing.
         is_exact = not inducing.numel() or num_told <= self.exact_until

@@ -53,10 +53,8 @@ class DriftFitter(Fitter):
     the gap between the times of pulls.
 
     Args:
-        arms: The ``A x d`` arms.
-        covar_module: The kernel over space, as in
-            :class:`~botorch_bkb.bandits.fitting.Fitter`.
-        noise_variance: lambda; None to learn it.
+        arms, covar_module, noise_variance, bounds: Those of
+            :class:`~botorch_bkb.bandits.fitting.Fitter`; the kernel is over space.
         forgetting_rate: ``eps``; None to learn it.
         prior_mean: ``"zero"`` or ``"average"``.
     """
@@ -165,10 +163,7 @@ class FilterSurrogate(ArmSurrogate):
     Args:
         hyperparameters: Fits kernel, noise, units and forgetting rate.
         max_feature_bytes: The byte budget of what is cached for all arms.
-        sparse: Whether arms of little leverage are inducing no longer.
-        tolerance: The leverage under which an inducing arm leaves, if ``sparse``.
-        max_inducing: The most inducing arms, if ``sparse``; fewer, two at least, where
-            ``max_feature_bytes`` does not hold their features.
+        sparse, tolerance, max_inducing: Those of :class:`~botorch_bkb.TVGPUCB`.
 
     Raises:
         InputDataError: If ``max_feature_bytes`` does not hold the covariances of an
@@ -249,7 +244,7 @@ class FilterSurrogate(ArmSurrogate):
             known.at,
             now,
             pulled_indices=observations.totals().arms,
-            effective_dimension=sum(observations.told["scores"].tolist()),
+            effective_dimension=sum(observations.told.scores.tolist()),
             like=self.fitter.features.new_empty(0),
         )
         moments = moments_at()
@@ -273,6 +268,7 @@ class FilterSurrogate(ArmSurrogate):
                 pull.score * retained ** (now - steps(pull.time)) for pull in pending
             ],
             make_sampler=make_sampler,
+            surrogate=self,
         )
 
     @override
@@ -319,14 +315,13 @@ class FilterSurrogate(ArmSurrogate):
 
     def _observed(self, observations: Observations, start: int) -> list[Observation]:
         """Return the known pulls from one on, in the units of the kernel."""
-        units = self.fit.units
-        results = observations.history(start)
-        rewards = (results.rewards - units.mean) / units.std
+        results = observations.history(start, self.state.num_told)
+        rewards = self.fit.units.standardized(results.rewards)
         columns = (x.tolist() for x in (results.times, results.indices, rewards))
         return [
             Observation(self.fit.steps(time), arm, reward)
             for time, arm, reward in zip(*columns, strict=True)
-        ][: self.state.num_told - start]
+        ]
 
     def _oldest_pending(self, observations: Observations) -> float:
         times = [pull.time for pull in observations.pending.values()]

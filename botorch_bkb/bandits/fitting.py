@@ -103,15 +103,15 @@ class Units:
     levels: Mapping[tuple[int, int], float] = field(default_factory=dict)
     bounds: tuple[float, float] = (-math.inf, math.inf)
 
-    def standardized(self, sums: Tensor, counts: Tensor) -> Tensor:
+    def standardized(self, sums: Tensor, counts: Tensor | float = 1.0) -> Tensor:
         """Standardize sums of ``counts`` rewards each, which are warped already."""
-        return (sums - self.mean * counts.to(sums)) / self.std
+        return (sums - self.mean * torch.as_tensor(counts).to(sums)) / self.std
 
     def standardized_value(self, reward: float) -> float:
         """Warp and standardize one reward."""
         value = torch.tensor([reward], dtype=torch.double)
         value = value if self.warp is None else self.warp(value)
-        return self.standardized(value, torch.ones_like(value)).item()
+        return self.standardized(value).item()
 
     def outcome_transform(self, sign: float, like: Tensor) -> OutcomeTransform:
         """Return BoTorch's transform of rewards to standardized ones times ``sign``."""
@@ -271,7 +271,8 @@ class Fitter:
         kernel = self._new(self.new_kernels[0] if given is None else lambda _: given)
         ends = torch.tensor([0, len(arms) - 1], device=arms.device)
         check_kernel(kernel, self.features[ends])
-        likelihood, units = _new_likelihood(arms), Units(bounds=bounds)
+        likelihood = get_gaussian_likelihood_with_lognormal_prior().to(arms.dtype)
+        units = Units(bounds=bounds)
         self.start = Fit(self.new_kernels[0], kernel, likelihood, noise_variance, units)
 
     def to_features(self, points: Tensor) -> Tensor:
@@ -305,10 +306,6 @@ class Fitter:
         other = copy(self)
         other.features = features
         return other
-
-    def is_due(self, fit: Fit, num_pulls: int) -> bool:
-        """Whether the schedule asks for another fit."""
-        return (self.learns or self.prior_mean != "zero") and num_pulls >= fit.next_fit
 
     def fit(self, before: Fit, results: Results) -> Fit:
         """Fit to observations, starting from the fit before.
@@ -495,7 +492,7 @@ class Fitter:
             fit,
             new_kernel=new_kernel,
             covar_module=kernel,
-            likelihood=_new_likelihood(self.features),
+            likelihood=self.start.likelihood,
             next_search=0,
             groups=NO_GROUPS,
         )
@@ -768,11 +765,6 @@ def _kernels_to_learn(arms: Tensor) -> list[Callable[[Any], Kernel]]:
     if 2 <= arms.shape[-1] <= MAX_ANOVA_FEATURES:
         return [composite_to_learn, anova_to_learn]
     return [composite_to_learn]
-
-
-def _new_likelihood(arms: Tensor) -> GaussianLikelihood:
-    """Return the likelihood of the learned noise, on the CPU in the arms' dtype."""
-    return get_gaussian_likelihood_with_lognormal_prior().to(arms.dtype)
 
 
 def for_fits(values: Tensor) -> Tensor:

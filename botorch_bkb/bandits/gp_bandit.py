@@ -6,6 +6,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast, Literal
 
 import torch
@@ -359,7 +360,7 @@ class GPBandit(FiniteArmBandit):
         if indices is None:
             limits = self._pull_limits(self._table.offered()[0], n)
             generator = seeded_generator(surrogate.seed, ASKS, self.num_batches)
-            batch = self._select(surrogate, posterior, n, limits, generator)
+            batch = self._select(posterior, n, limits, generator)
             given = posterior.given
         else:
             batch = self._rows(indices)
@@ -501,14 +502,15 @@ class GPBandit(FiniteArmBandit):
         """
         check_size("n", n)
         if same is None:
-            return self._ask(n, available, arms, time)
+            return self._ask(self._select, n, available, arms, time)
         if self.drifts or arms is not None:
             raise UnsupportedError(
                 "Expected `same` without `arms`, and for an objective that does not "
                 "drift. Pass `available` for the arms of this round."
             )
         columns = checked_columns(self.arms, same)
-        return self._ask(n, available, None, time, columns)
+        select = partial(self._best_plate, columns)
+        return self._ask(select, n, available, None, time)
 
     @override
     @locked
@@ -533,17 +535,11 @@ class GPBandit(FiniteArmBandit):
     @override
     def _select(
         self,
-        surrogate: ArmSurrogate,
         posterior: Decision,
         size: int,
         limits: PullLimits,
         generator: torch.Generator,
-        columns: Sequence[int] | None = None,
     ) -> Tensor:
-        if columns is not None:
-            return self._best_plate(
-                surrogate, posterior, size, limits, generator, columns
-            )
         is_first = not self.num_pulls and self.kernel_to_learn is not None
         if is_first and limits.num_open > MOST_COMPARED:
             # Nothing tells arms apart yet: every pick would lower the bounds of most
@@ -557,30 +553,26 @@ class GPBandit(FiniteArmBandit):
             tried = self._indices(sorted(self._observations.tried))
             new = left.closed(tried)
             if new.num_open:
-                first = int(
-                    self._select_from(surrogate, posterior, 1, new, None, generator)
-                )
-        chosen = self._select_from(surrogate, posterior, size, left, first, generator)
+                first = int(self._select_from(posterior, 1, new, None, generator))
+        chosen = self._select_from(posterior, size, left, first, generator)
         while (missing := size - len(chosen)) > 0:
             # All new products are in the batch; measured ones fill it.
-            posterior = self._decide(surrogate, posterior.time, chosen.tolist())
+            posterior = self._decide(
+                posterior.surrogate, posterior.time, chosen.tolist()
+            )
             left = limits.closed(chosen)
             left = self._open_for_goal(posterior, left, missing, chosen)
-            more = self._select_from(
-                surrogate, posterior, missing, left, None, generator
-            )
+            more = self._select_from(posterior, missing, left, None, generator)
             chosen = torch.cat([chosen, more])
         return chosen
 
     @override
-    def _batch_width(
-        self, surrogate: ArmSurrogate, posterior: Decision, limits: PullLimits
-    ) -> float:
+    def _batch_width(self, posterior: Decision, limits: PullLimits) -> float:
         """Return the width, larger if the arm of the largest bound is hopeless.
 
         A narrow bound stays near the best peak after all good arms there are measured.
         """
-        width = super()._batch_width(surrogate, posterior, limits)
+        width = super()._batch_width(posterior, limits)
         moments = posterior.moments
         if not self._widens or not len(moments.pulled_indices):
             return width
@@ -592,12 +584,11 @@ class GPBandit(FiniteArmBandit):
 
     def _best_plate(
         self,
-        surrogate: ArmSurrogate,
+        columns: Sequence[int],
         posterior: Decision,
         size: int,
         limits: PullLimits,
         generator: torch.Generator,
-        columns: Sequence[int],
     ) -> Tensor:
         """Return the batch of the largest expected rise, of one value of columns."""
         size = min(size, limits.total(size))
@@ -612,10 +603,10 @@ class GPBandit(FiniteArmBandit):
             masks = masks if limits.available is None else masks & limits.available
             plates = [self._pull_limits(mask, size) for mask in masks]
         batches = [
-            self._select(surrogate, posterior, size, plate, generator.clone_state())
+            self._select(posterior, size, plate, generator.clone_state())
             for plate in plates
         ]
-        numbers = seeded_generator(surrogate.seed, PROGRESS, self.num_pulls)
+        numbers = seeded_generator(posterior.surrogate.seed, PROGRESS, self.num_pulls)
         allowed = self._table.competing()
         rises = expected_rises(posterior.given, batches, allowed, numbers)
         return batches[rises.index(max(rises))]

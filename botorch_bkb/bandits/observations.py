@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple, Self, TYPE_CHECKING
 
-import numpy as np
 import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
 from botorch_bkb.arms import PullCounts
+from botorch_bkb.bandits.groups import CAMPAIGN
 from botorch_bkb.checks import (
     as_tensor,
     check_count,
@@ -30,24 +30,9 @@ from botorch_bkb.checks import (
 
 
 if TYPE_CHECKING:
-    from botorch_bkb.bandits.fitting import Units
+    from botorch_bkb.bandits.fitting import Fit, Units
 
 
-# The record of one observation; the names in files have the prefix "told_".
-TOLD = np.dtype(
-    [
-        ("indices", np.int64),
-        ("rewards", np.float64),
-        ("scores", np.float64),
-        ("ids", np.int64),
-        ("asked", np.float64),
-        ("times", np.float64),
-        ("noise", np.float64),
-        ("group", np.int64),
-        ("campaign", np.int64),
-        ("control", np.int64),
-    ]
-)
 LABELS = "group", "campaign", "control"
 # In place of the arm of a control.
 NO_ARM = -1
@@ -68,25 +53,47 @@ class Pull(NamedTuple):
 
 
 class Results(NamedTuple):
-    """Observations, ``n`` of them.
+    """Observations in order of telling, ``n`` of them.
 
     Attributes:
-        indices: The arms.
-        rewards: Their rewards; large ones are good.
-        times: When they were measured.
-        noise: Their noise variances, 0 if not known.
-        labels: Numbers of their groups, campaigns and controls, -1 for none, ``n x 3``.
+        indices: The arms, -1 for controls.
+        rewards: Their rewards.
+        scores: Their leverage scores, frozen at the start of their batch.
+        ids: The ids of their pulls, -1 for those that were never asked for.
+        asked: The times at which these were asked for.
+        times: When the rewards were measured.
+        noise: Their noise variances, in the original scale, 0 if not known.
+        labels: Places of their groups, earlier campaigns and controls among the names
+            of labels, -1 for none, ``n x 3``.
     """
 
     indices: Tensor
     rewards: Tensor
+    scores: Tensor
+    ids: Tensor
+    asked: Tensor
     times: Tensor
     noise: Tensor
     labels: Tensor
 
-    def rows(self, kept: Tensor) -> Results:
-        """Return those of a mask."""
+    @classmethod
+    def of(cls, *columns: Sequence[float]) -> Results:
+        """Return columns of numbers on the CPU, those of the three labels last."""
+        numbers = torch.tensor(columns, dtype=torch.double, device="cpu")
+        indices, rewards, scores, ids, asked, times, noise = numbers[:-3]
+        labels = numbers[-3:].mT.long()
+        return cls(
+            indices.long(), rewards, scores, ids.long(), asked, times, noise, labels
+        )
+
+    def rows(self, kept: Tensor | slice) -> Results:
+        """Return those of a mask or slice."""
         return Results(*(each[kept] for each in self))
+
+    @property
+    def is_own_arm(self) -> Tensor:
+        """Which are of arms, not of controls, in the present campaign."""
+        return (self.indices != NO_ARM) & (self.labels[:, CAMPAIGN] < 0)
 
     def less(self, levels: Mapping[tuple[int, int], float]) -> Results:
         """Return these observations less the offsets of campaigns and groups."""
@@ -105,6 +112,19 @@ class Results(NamedTuple):
             return results
         rewards, noise = units.warp.measured(results.rewards, results.noise)
         return results._replace(rewards=rewards, noise=noise)
+
+    def weights(self, fit: Fit) -> Tensor:
+        """Return the weights of warped results: a variance over their noise variances.
+
+        If the noise variance of a result is not known, the weight is 1, over the ratio
+        of its campaign.
+        """
+        unknown = torch.ones_like(self.noise)
+        for campaign, ratio in fit.groups.noise_ratios.items():
+            unknown[self.labels[:, CAMPAIGN] == campaign] /= ratio
+        weights = fit.original_noise_variance / self.noise
+        weights = torch.where(self.noise > 0, weights, unknown)
+        return weights.clamp_max(MOST_WEIGHT)
 
 
 class Totals(NamedTuple):
@@ -149,13 +169,7 @@ class Observations:
 
     Attributes:
         num_arms: A.
-        told: The observations in order of telling, records of ``TOLD``: their arms
-            (``indices``, -1 for a control); ``rewards``; leverage ``scores``, frozen at
-            the start of their batch; ``ids`` of their pulls, -1 for those that were
-            never asked; the times at which those were ``asked``; the ``times`` of the
-            rewards, by default when they were asked for; ``noise`` variances, in the
-            original scale, 0 if not known; and places of their ``group``, earlier
-            ``campaign`` and ``control`` among ``labels``, -1 for none.
+        told: The observations, on the CPU, with rewards as told.
         labels: The names of groups, campaigns and controls.
         pending: Pulls by id, in order of asking.
         next_id: The id of the next pull.
@@ -173,7 +187,7 @@ class Observations:
         self.device = like.device
         self.sign = sign
         self.num_arms = num_arms
-        self.told = np.empty(0, TOLD)
+        self.told = Results.of(*[[]] * 10)
         self.labels: list[str] = []
         self.pending: dict[int, Pull] = {}
         self.next_id = 0
@@ -197,22 +211,22 @@ class Observations:
     @property
     def num_pulls(self) -> int:
         """The number of observations."""
-        return len(self.told)
+        return len(self.told.rewards)
 
     @property
     def num_used(self) -> int:
         """The number of observations and of pending pulls."""
-        return len(self.told) + len(self.pending)
+        return self.num_pulls + len(self.pending)
 
     @property
     def arms(self) -> set[int]:
         """The arms with observations, those of earlier campaigns included."""
-        return {*self.told["indices"].tolist()} - {NO_ARM}
+        return {*self.told.indices.tolist()} - {NO_ARM}
 
     @property
     def campaigns(self) -> set[int]:
         """The earlier campaigns with observations, by their places among the labels."""
-        return {*self.told["campaign"].tolist()} - {-1}
+        return {*self.told.labels[:, CAMPAIGN].tolist()} - {-1}
 
     @property
     def last_time(self) -> float:
@@ -247,16 +261,7 @@ class Observations:
         noise_variance: Any = None,
         group: Any = None,
     ) -> None:
-        """Settle pending pulls with rewards.
-
-        Args:
-            indices: The arms, ``q`` of them.
-            rewards: Their ``q`` rewards.
-            pull_ids: Which pulls these are; if None, the oldest pending ones.
-            time: When the rewards were measured; if None, when they were asked for.
-            noise_variance: The rewards', see ``check_known_noise``.
-            group: The rewards', see ``check_labels``.
-        """
+        """Settle pending pulls with rewards; arguments as in ``tell`` of a bandit."""
         ids = self._settle(self._checked_arms(indices), pull_ids)
         pulls = list(map(self.pending.pop, ids))
         self._extend(pulls, rewards, noise_variance, ids, time, group)
@@ -265,7 +270,7 @@ class Observations:
         self,
         indices: Any,
         rewards: Any,
-        scores: Callable[[Tensor, float], Tensor],
+        scores: Callable[[Tensor], Tensor],
         time: float | None = None,
         noise_variance: Any = None,
         group: Any = None,
@@ -274,29 +279,22 @@ class Observations:
     ) -> None:
         """Take in rewards of pulls that were never asked for, or of controls.
 
-        Args:
-            indices: The arms, ``q`` of them; None for controls.
-            rewards: Their ``q`` rewards.
-            scores: The leverage scores of arms at a time.
-            time: When the rewards were measured; if None, at the last time known.
-            noise_variance: The rewards', see ``check_known_noise``.
-            group: The rewards', see ``check_labels``.
-            campaign: The earlier campaigns of the rewards.
-            control: The controls of the rewards.
+        Arguments are as in ``add_observations`` of a bandit; ``scores`` returns the
+        leverage scores of arms at the last time known.
         """
         time = self.last_time if time is None else time
         if control is None:
             arms = self._checked_arms(indices)
-            found = scores(self._long(arms), self.last_time).tolist()
+            found = scores(self._long(arms)).tolist()
         else:
             arms = [NO_ARM] * as_tensor("rewards", rewards, "real numbers").numel()
             found = [0.0] * len(arms)
         pulls, ids = list(map(Pull, arms, found)), [-1] * len(arms)
-        labels = group, campaign, control
-        self._extend(pulls, rewards, noise_variance, ids, time, *labels)
-        new = self.told[len(self.told) - len(arms) :]
-        is_own = (new["campaign"] < 0) & (new["indices"] != NO_ARM)
-        self._try(new["indices"][is_own].tolist())
+        self._extend(
+            pulls, rewards, noise_variance, ids, time, group, campaign, control
+        )
+        new = self.told.rows(slice(self.num_pulls - len(arms), None))
+        self._try(new.indices[new.is_own_arm].tolist())
 
     def _extend(
         self,
@@ -313,17 +311,13 @@ class Observations:
             self._codes(check_labels(name, given, len(pulls)))
             for name, given in zip_longest(LABELS, labels)
         ]
-        records = []
-        for (arm, score, asked), *of_reward in zip(
-            pulls, values, ids, noise, *codes, strict=True
-        ):
-            value, key, variance, *places = of_reward
-            at = asked if time is None else time
-            records.append((arm, value, score, key, asked, at, variance, *places))
-            self.now = max(self.now, at)
-            if places[1] < 0:
-                self.failures.pop(arm, None)
-        self.told = np.concatenate([self.told, np.array(records, TOLD)])
+        arms, scores, asked = ([pull[part] for pull in pulls] for part in range(3))
+        times = asked if time is None else [time] * len(pulls)
+        new = Results.of(arms, values, scores, ids, asked, times, noise, *codes)
+        self.told = Results(*map(torch.cat, zip(self.told, new, strict=True)))
+        self.now = max([self.now, *times])
+        for arm in new.indices[new.labels[:, CAMPAIGN] < 0].tolist():
+            self.failures.pop(arm, None)
 
     def _codes(self, labels: list[str]) -> list[int]:
         """Return the places of names among the labels, -1 for no name."""
@@ -362,16 +356,16 @@ class Observations:
         """
         check_one(indices=indices, control=control)
         place_of, known = {}, {}
-        rows = self.told[["ids", "indices", "scores", "asked"]].tolist()
+        told, ids = self.told, self.told.ids.tolist()
+        columns = (told.indices, told.scores, told.asked)
+        pulls = list(map(Pull, *(column.tolist() for column in columns)))
         place_in = {"": -1} | {name: at for at, name in enumerate(self.labels)}
-        wanted = (place_in.get(campaign or ""), place_in.get(control or ""))
+        wanted = [place_in.get(campaign or ""), place_in.get(control or "")]
         arms = self._checked_arms(indices) if control is None else [NO_ARM]
-        of_labels = self.told[["campaign", "control"]].tolist()
-        for place, (pull_id, *pull) in reversed(list(enumerate(rows))):
-            if of_labels[place] != wanted:
-                continue
-            key = place if pull_ids is None else pull_id
-            place_of[key], known[key] = place, Pull(*pull)
+        for place, labels in reversed(list(enumerate(told.labels[:, 1:].tolist()))):
+            if labels == wanted:
+                key = place if pull_ids is None else ids[place]
+                place_of[key], known[key] = place, pulls[place]
         known.pop(-1, None)
         found = self._keys(
             known,
@@ -383,14 +377,16 @@ class Observations:
             "`pending` lists pending pulls, by id.",
         )
         places = [place_of[key] for key in found]
-        for place, key in zip(places, self.told["ids"][places].tolist(), strict=True):
-            if key >= 0:
-                self.pending[key] = Pull(*rows[place][1:])
+        kept = torch.ones(len(pulls), dtype=torch.bool, device="cpu")
+        for place in places:
+            kept[place] = False
+            if ids[place] >= 0:
+                self.pending[ids[place]] = pulls[place]
         self.pending = dict(sorted(self.pending.items()))
-        self.told = np.delete(self.told, places)
+        self.told = told.rows(kept)
         self._summed = self._nothing, 0
         times = [pull.time for pull in self.pending.values()]
-        self.now = max([*self.told["times"].tolist(), *times], default=-math.inf)
+        self.now = max([*self.told.times.tolist(), *times], default=-math.inf)
         return places
 
     def pending_arms(self) -> Tensor:
@@ -399,82 +395,50 @@ class Observations:
 
     def used(self) -> PullCounts:
         """Return the numbers of pulls, told and pending, by arm."""
-        found = self.totals()
-        if self.pending:
-            pending = self.pending_arms()
-            ones = torch.ones_like(pending)
-            found = found.plus(pending, ones.double(), ones)
+        pending = self.pending_arms()
+        ones = torch.ones_like(pending)
+        found = self.totals().plus(pending, ones.double(), ones)
         return PullCounts(found.arms, found.counts)
 
-    def history(self, start: int = 0, units: Units | None = None) -> Results:
-        """Return observations from one on, with signed rewards, maybe warped."""
-        indices, rewards, times, noise, *labels = (
-            torch.from_numpy(self.told[name][start:].copy()).to(self.device)
-            for name in ("indices", "rewards", "times", "noise", *LABELS)
-        )
-        codes = torch.stack(labels, dim=-1)
-        results = Results(indices, self.sign * rewards, times, noise, codes)
+    def history(
+        self, start: int = 0, stop: int | None = None, units: Units | None = None
+    ) -> Results:
+        """Return some observations, with signed rewards, warped if there are units."""
+        told = self.told.rows(slice(start, stop))
+        results = Results(*(column.to(self.device) for column in told))
+        results = results._replace(rewards=self.sign * results.rewards)
         return results if units is None else results.warped(units)
-
-    def weights(
-        self,
-        noise_variance: float,
-        units: Units | None = None,
-        start: int = 0,
-        noise_ratios: Mapping[int, float] | None = None,
-    ) -> Tensor:
-        """Return the weights of observations: a variance over their noise variances.
-
-        If the noise variance of an observation is not known, the weight is 1, over the
-        ratio of its campaign.
-        """
-        results = self.history(start, units)
-        unknown = torch.ones_like(results.noise)
-        for campaign, ratio in (noise_ratios or {}).items():
-            unknown[results.labels[:, 1] == campaign] /= ratio
-        weights = noise_variance / results.noise
-        weights = torch.where(results.noise > 0, weights, unknown)
-        return weights.clamp_max(MOST_WEIGHT)
 
     def totals(
         self,
+        fit: Fit | None = None,
         num_pulls: int | None = None,
         since: float = -math.inf,
-        noise_variance: float = 0.0,
-        units: Units | None = None,
-        noise_ratios: Mapping[int, float] | None = None,
     ) -> Totals:
         """Return the totals of the first observations of arms, with signed rewards.
 
         Args:
+            fit: None: those of this campaign, each with the weight 1. With a fit, those
+                of earlier campaigns as well, with its weights and warped rewards.
             num_pulls: How many; all if None.
             since: Rewards of earlier times do not count.
-            noise_variance: If positive, observations have the weights relative to it,
-                and those of earlier campaigns count as well.
-            units: Of which the warp transforms each reward before the sum.
-            noise_ratios: Of campaigns, as in :meth:`weights`.
         """
-        weights = None
-        told = self.told
-        if noise_variance > 0 and (
-            told["noise"].any() or (told["campaign"] >= 0).any()
-        ):
-            weights = self.weights(noise_variance, units, noise_ratios=noise_ratios)
+        told, units = self.told, fit.units if fit else None
+        has_campaigns = (told.labels[:, CAMPAIGN] >= 0).any()
+        is_weighted = bool(fit and (told.noise.any() or has_campaigns))
         # An ask would otherwise sum up all observations several times.
         is_whole = num_pulls in (None, self.num_pulls) and since == -math.inf
-        is_kept = is_whole and weights is None and (units is None or units.warp is None)
+        is_kept = is_whole and not is_weighted and not (units and units.warp)
         before, start = self._summed if is_kept else (self._nothing, 0)
         if is_kept and start == self.num_pulls:
             return before
-        indices, rewards, times, _, labels = self.history(start, units)
-        if weights is None:
-            weights = torch.ones_like(indices)
-        counts = (times >= since) & (indices != NO_ARM)
-        if noise_variance == 0:
-            counts &= labels[:, 1] < 0
-        if num_pulls is not None:
-            counts[num_pulls - start :] = False
-        found = before.plus(indices[counts], rewards[counts], weights[counts])
+        results = self.history(start, num_pulls, units)
+        counts = results.indices != NO_ARM if fit else results.is_own_arm
+        results = results.rows(counts & (results.times >= since))
+        weights = torch.ones_like(results.indices)
+        if fit and is_weighted:
+            weights = results.weights(fit)
+        found = before.plus(results.indices, results.rewards, weights)
         if is_kept:
             self._summed = found, self.num_pulls
         return found
@@ -502,15 +466,8 @@ class Observations:
     ) -> list[int]:
         """Return a key of each pull: its id, or the first one of its arm.
 
-        Args:
-            known: Pulls by key.
-            arms: The arms whose pulls are sought, repeats included.
-            pull_ids: The ids of the pulls, which are keys; None: the first ones.
-            missing: The message if an arm has no pull left.
-            strange: The message if the pull of an id is of another arm, or unknown.
-
-        Raises:
-            InputDataError: With one of these messages.
+        An error has the message ``missing`` if an arm has no pull left among the known
+        ones, and ``strange`` if the pull of an id is of another arm, or unknown.
         """
         if pull_ids is not None:
             ids = check_pull_ids(pull_ids, len(arms))
@@ -546,8 +503,11 @@ class Observations:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers and lists."""
+        *columns, labels = self.told
+        names = *Results._fields[: len(columns)], *LABELS
+        told = zip(names, [*columns, *labels.mT], strict=True)
         return {
-            **{f"told_{name}": self.told[name].tolist() for name in TOLD.names or ()},
+            **{f"told_{name}": column.tolist() for name, column in told},
             "labels": self.labels,
             "pending": {key: tuple(pull) for key, pull in self.pending.items()},
             "next_id": self.next_id,
@@ -560,12 +520,8 @@ class Observations:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned, into new observations.
-
-        Raises:
-            ValueError: If these are no pulls of these arms.
-        """
-        arms = array("q", state["told_indices"])
+        """Restore what :meth:`state_dict` returned, into new observations."""
+        arms = array("q", state["told_indices"]).tolist()  # accepts integers only
         check_indices([arm for arm in arms if arm != NO_ARM], self.num_arms)
         self.labels = [*map(str, state.get("labels", []))]  # none in version 1.0
         most, none = len(self.labels), [-1] * len(arms)
@@ -574,7 +530,7 @@ class Observations:
             arms,
             check_rewards(state["told_rewards"], len(arms), self.dtype),
             [check_number("told_scores", x, 0.0) for x in state["told_scores"]],
-            array("q", state["told_ids"]),  # accepts integers only
+            array("q", state["told_ids"]).tolist(),
             list(map(check_time, state["told_asked"])),
             list(map(check_time, state["told_times"])),
             [check_number("told_noise", x, 0.0) for x in state["told_noise"]],
@@ -585,7 +541,7 @@ class Observations:
         )
         if any(len(column) != len(arms) for column in columns):
             raise InputDataError("Expected a number per observation in every column.")
-        self.told = np.array(list(zip(*columns, strict=True)), TOLD)
+        self.told = Results.of(*columns)
         self.next_id = check_count("next_id", state["next_id"])
         for key, (arm, score, time) in state["pending"].items():
             score = check_number("told_scores", score, 0.0)
@@ -593,10 +549,8 @@ class Observations:
             self.pending[check_count("pending", key, self.next_id - 1)] = pull
         for arm, count in state["failures"].items():
             self.failures[arm] = check_count("failures", count)
-        self.tried, self.failed_lately = (
-            set(state["tried"]),
-            set(state["failed_lately"]),
-        )
+        self.tried = set(state["tried"])
+        self.failed_lately = set(state["failed_lately"])
         pending = [pull.arm for pull in self.pending.values()]
         named = [*pending, *self.failures, *self.tried, *self.failed_lately]
         check_indices(named, self.num_arms)

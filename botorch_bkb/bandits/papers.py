@@ -73,6 +73,7 @@ class SparseOptions(BanditOptions, total=False):
 class _SparseBandit(FiniteArmBandit):
     """An algorithm on the sparse posterior, kernel and noise given."""
 
+    _surrogate: PosteriorSurrogate
     default_confidence: ConfidenceSchedule = PracticalBKBWidth()
 
     def __init__(
@@ -105,19 +106,15 @@ class _SparseBandit(FiniteArmBandit):
         new results draws by it. Saved states do not have it: construct the bandit that
         loads one with it.
         """
-        return cast(LeverageScoreSampling, self._sparse.sampling).oversampling
+        return cast(LeverageScoreSampling, self._surrogate.sampling).oversampling
 
     @oversampling.setter
     @locked
     def oversampling(self, value: float) -> None:
-        surrogate = copy(self._sparse)
+        surrogate = copy(self._surrogate)
         sampling = cast(LeverageScoreSampling, surrogate.sampling)
         surrogate.sampling = replace(sampling, oversampling=value)
-        self._surrogate, self._preview = surrogate, None
-
-    @property
-    def _sparse(self) -> PosteriorSurrogate:
-        return cast(PosteriorSurrogate, self._surrogate)
+        self._surrogate = surrogate
 
     def _fitter(self, arms: Array, kernel: Any, noise_variance: float | None) -> Fitter:
         return _given(type(self).__name__, arms, kernel, noise_variance)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, Protocol, TYPE_CHECKING
 
 import torch
 from botorch.exceptions.errors import InputDataError
@@ -23,6 +23,10 @@ from botorch_bkb.optim.batch_rules import BatchRule
 from botorch_bkb.posteriors import ArmSampler, DrawCovariance, Posterior
 from botorch_bkb.posteriors.arm_sampler import check_draw_covariance
 from botorch_bkb.posteriors.upper_bounds import Choices, UpperBounds
+
+
+if TYPE_CHECKING:
+    from botorch_bkb.bandits.surrogates import ArmSurrogate
 
 
 class Sampler(Protocol):
@@ -46,6 +50,7 @@ class Decision:
         given_scores: The leverage scores of the pulls without reward, decayed to the
             decision time if the objective drifts.
         make_sampler: Returns draws, see :meth:`sampler`.
+        surrogate: The surrogate, which has the fit and the seed.
         is_exact: Whether every pulled arm is inducing.
     """
 
@@ -55,6 +60,7 @@ class Decision:
     time: float
     given_scores: list[float]
     make_sampler: Callable[[DrawCovariance, float], Sampler]
+    surrogate: ArmSurrogate
     is_exact: bool = False
 
     def sampler(

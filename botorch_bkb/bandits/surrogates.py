@@ -81,6 +81,8 @@ class Surrogate(ABC):
     drifts = False
     # The posterior of the state; None if it has to be computed.
     _posterior: Any = None
+    # A copy that has learned from later observations; copies of this one have none.
+    _preview: Self | None = None
     # A fit, a number of observations, and the fit to these that started from it.
     _last_fit: tuple[Fit, int, Fit] | None = None
 
@@ -90,6 +92,11 @@ class Surrogate(ABC):
         none = torch.empty(0, dtype=torch.long, device=device)
         self.state = SurrogateState(hyperparameters.start, none)
         self.seed = 0
+
+    def __copy__(self) -> Self:
+        other = object.__new__(type(self))
+        vars(other).update(vars(self), _preview=None)
+        return other
 
     @property
     def fit(self) -> Fit:
@@ -118,17 +125,22 @@ class Surrogate(ABC):
         return self._posterior
 
     def preview(self, observations: Any, time: float) -> Self:
-        """Return a copy that has learned from all observations."""
+        """Return this surrogate, or a copy that has learned from all observations."""
+        for known in (self, self._preview):
+            if known is not None and known.is_current(observations, time):
+                return known
         self.posterior(observations)
         self.latest_fit(observations)  # the next update uses this fit
         other = copy(self)
         other.update(observations, time, in_place=False)
+        self._preview = other
         return other
 
     def latest_fit(self, observations: Any) -> Fit:
         """Return the fit of the next update: another one if it is due."""
         before, num_told = self.fit, observations.num_pulls
-        is_due = self.fitter.is_due(before, num_told)
+        fits = self.fitter.learns or self.fitter.prior_mean != "zero"
+        is_due = fits and num_told >= before.next_fit
         if not is_due and not observations.campaigns - {*before.groups.campaigns}:
             return before
         known = self._last_fit
@@ -145,7 +157,7 @@ class Surrogate(ABC):
 
     def restore(self, state: SurrogateState) -> None:
         """Go to a state; its posterior is computed when it is next needed."""
-        self.state, self._posterior = state, None
+        self.state, self._posterior, self._preview = state, None, None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as tensors and numbers."""
@@ -233,9 +245,7 @@ class ArmSurrogate(Surrogate):
         fit: Fit | None = None,
     ) -> Totals:
         """Return the totals of what counts, by warp and noise of the state or a fit."""
-        fit = fit or self.fit
-        noise, ratios = fit.original_noise_variance, fit.groups.noise_ratios
-        return observations.totals(num_told, self._since, noise, fit.units, ratios)
+        return observations.totals(fit or self.fit, num_told, self._since)
 
     @property
     def _since(self) -> float:
@@ -246,12 +256,11 @@ class ArmSurrogate(Surrogate):
         """Forget observations at these places, which left ``observations`` already."""
         state, num_pulls = self.state, observations.num_pulls
         self._last_fit = None
+        first = min(places, default=state.num_told)
+        if first >= state.num_told:
+            return
         start, log_det = state.restart
         start -= sum(place < start for place in places)
-        known = min([state.num_told, *places])
-        if known == state.num_told:
-            self.state = replace(state, restart=(start, log_det))
-            return
         # The fit may have used the withdrawn results: another is due, from all starts.
         fit = replace(
             state.fit,
@@ -262,7 +271,7 @@ class ArmSurrogate(Surrogate):
             # No fit would replace the one to what was withdrawn.
             fit, start, log_det = self.fitter.start, 0, 0.0
         # At least one less than was told, so that the next update learns.
-        num_told = max(0, min(known, num_pulls - 1))
+        num_told = max(0, min(first, num_pulls - 1))
         inducing = state.inducing_indices
         pulled = self.totals(observations, num_told).arms
         self.restore(
@@ -284,7 +293,7 @@ class ArmSurrogate(Surrogate):
     ) -> ConfidenceState:
         """Return the state of confidence schedules at a decision."""
         start, log_det_start = self.state.restart
-        in_sum = start == 0 and 0 in observations.told["ids"]
+        in_sum = start == 0 and 0 in observations.told.ids
         # Without the constructor, which takes every sum. It stays that of its class, so
         # that a schedule may use `dataclasses.replace`.
         state = _DecisionState.__new__(_DecisionState)
@@ -320,11 +329,9 @@ class _DecisionState(ConfidenceState):
     @cached_property
     @override
     def frozen_leverage_scores(self) -> Tensor:
-        fit, (start, _) = self.surrogate.fit, self.surrogate.state.restart
-        scores = torch.from_numpy(self.told.told["scores"][start:].copy())
-        noise = fit.original_noise_variance
-        weights = self.told.weights(noise, fit.units, start, fit.groups.noise_ratios)
-        return scores * weights.cpu()
+        start, _ = self.surrogate.state.restart
+        results = self.told.history(start, units=self.surrogate.fit.units)
+        return (results.scores * results.weights(self.surrogate.fit)).cpu()
 
     @cached_property
     @override
@@ -405,6 +412,7 @@ class PosteriorSurrogate(ArmSurrogate):
             time=time,
             given_scores=[pull.score for pull in pending],
             make_sampler=partial(ArmSampler, moments, indices),
+            surrogate=self,
             is_exact=self.sampling is None,
         )
 
@@ -496,20 +504,15 @@ class PosteriorSurrogate(ArmSurrogate):
         if not observations.labels:
             return None
         fit, num_told = self.fit, self.state.num_told
-        results = observations.history(units=fit.units)
-        told = torch.arange(len(results.indices), device=arms.device) < num_told
-        sharing = Sharing.of(results.rows(told).labels)
+        results = observations.history(stop=num_told, units=fit.units)
+        sharing = Sharing.of(results.labels)
         if sharing is None or not len(arms):
             return None
-        weights = observations.weights(
-            fit.original_noise_variance, fit.units, 0, fit.groups.noise_ratios
-        )
         like = self.fitter.features.new_empty(0)
-        values = fit.units.standardized(results.rewards, torch.ones_like(weights))
         return sharing.grouped(
-            positions_in(arms, results.indices[told], is_ascending=True),
-            (weights[told] / fit.noise_variance).to(like),
-            values[told].to(like),
+            positions_in(arms, results.indices, is_ascending=True),
+            (results.weights(fit) / fit.noise_variance).to(like),
+            fit.units.standardized(results.rewards).to(like),
             fit.groups,
             fit.unit,
         )

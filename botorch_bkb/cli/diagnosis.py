@@ -165,8 +165,8 @@ def diagnose(
     parts = [f"noise is {noise_share:.0%} of the results' variance"]
     told = bandit._observations.told
     # Controls and candidates of earlier campaigns tell the noise as well.
-    own = np.stack([told[name] for name in ("indices", "campaign", "control")])
-    is_repeated = len(np.unique(own, axis=1).T) < len(told)
+    own = torch.column_stack([told.indices, told.labels[:, 1:]])
+    is_repeated = len(own.unique(dim=0)) < len(own)
     is_repeated |= len(measured) < len(indices)
     if not is_repeated and bandit._surrogate.fit.known_noise is None:
         parts[0] += " (a guess: no candidate was measured twice)"

@@ -91,7 +91,7 @@ def test_effects_change_no_pick_and_are_those_of_a_memory_map():
 
 def test_warped_rewards_have_effects_on_the_warped_scale():
     bandit = failing()
-    told = bandit._observations.told["rewards"]
+    told = bandit._observations.told.rewards.numpy()
     warp, undo = log_warp(told)
     levels = (np.arange(20) + 0.5) / 20
     rows = bandit.arms.numpy()

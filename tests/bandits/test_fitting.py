@@ -80,11 +80,11 @@ def test_a_fit_that_explains_nothing_says_so_once():
     noise = torch.randn(60, generator=seeded()).double()
     fitter = Fitter(arms, None, None)
     # The prior of the noise is in favour of little: many repeats overrule it.
-    indices = torch.arange(60) % 4
-    times, labels = torch.zeros(60), torch.full((60, 3), -1)
+    indices, zeros, none = torch.arange(60) % 4, [torch.zeros(60)] * 5, torch.tensor(-1)
+    results = Results(indices, noise, *zeros, labels=none.expand(60, 3))
     with pytest.warns(BotorchWarning, match="no better than noise alone"):
-        fit = fitter.fit(fitter.start, Results(indices, noise, times, times, labels))
-    fitter.fit(fit, Results(indices, noise, times, times, labels))
+        fit = fitter.fit(fitter.start, results)
+    fitter.fit(fit, results)
 
 
 def test_units_come_first_and_hyper_parameters_from_four_pulls_on():

@@ -316,7 +316,7 @@ def test_results_by_settings_join_the_table():
     rows = pd.DataFrame({"word": ["q", "p"], "x": [1.0, 1.0]})
     bandit.add_observations(None, [1.0, 2.0], arms=rows, campaign="2025")
     assert bandit.is_retired.tolist() == [False, False, False, True]
-    assert bandit._observations.told["indices"].tolist() == [1, 3]
+    assert bandit._observations.told.indices.tolist() == [1, 3]
     other.load_state_dict(through_a_file(bandit.state_dict()))
     assert torch.equal(other.predict()[0], bandit.predict()[0])
     assert 3 not in bandit.ask(3)

@@ -95,7 +95,7 @@ def test_whole_runs_stay_under_the_ceiling(bandit_class, resampling):
         bandit.tell(arms, measure(arms))
         assert len(bandit.inducing_indices) <= 12
     bandit.ask(5)
-    history, counts = bandit._observations.totals(bandit.num_pulls), bandit.counts
+    history, counts = bandit._observations.totals(), bandit.counts
     S, sums = bandit.inducing_indices, np.zeros(80)
     sums[history.arms] = history.sums
     assert len(S) == 12 < int((counts > 0).sum())

@@ -58,7 +58,7 @@ def test_outcomes_come_one_by_one():
     assert not torch.isin(bandit.ask(5), picks).any()
     bandit.tell(picks[1:2], {"cost": [0.5]}, ids[1:2], noise_variance={"cost": 0.01})
     assert ids[1] not in bandit.pending
-    assert bandit.outcomes["cost"]._observations.told["noise"][-1] == 0.01
+    assert bandit.outcomes["cost"]._observations.told.noise[-1] == 0.01
     bandit.withdraw(picks[1:2], ids[1:2], outcomes=["cost"])
     assert bandit.pending[ids[1]] == picks[1]
 

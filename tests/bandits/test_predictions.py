@@ -56,8 +56,8 @@ def dense_posterior(bandit, rows):
     x = bandit.arms
     low, width = x.amin(dim=0), x.amax(dim=0) - x.amin(dim=0)
     told = bandit._observations.told
-    arms, y = told["indices"], told["rewards"]
-    sign, known = 1 if bandit.maximize else -1, told["noise"]
+    arms, y, known = told.indices, told.rewards.numpy(), told.noise.numpy()
+    sign = 1 if bandit.maximize else -1
     warp = (lambda x: x) if bandit.warp is None else log_warp(y, bandit.maximize)[0]
     targets, step = warp(sign * y), 1e-6 * np.abs(y)
     slope = (warp(sign * y + step) - warp(sign * y - step)) / (2 * step)

@@ -87,7 +87,7 @@ def test_failures_are_warped_and_a_smooth_response_is_not():
 def test_answers_are_in_the_units_of_the_rewards(maximize, has_noise):
     bandit = failing(maximize, has_noise=has_noise)
     assert bandit.warp is not None
-    told = bandit._observations.told["rewards"]
+    told = bandit._observations.told.rewards.numpy()
     warp, undo = log_warp(told, maximize)
     mean, covariance = dense_posterior(bandit, bandit.arms)
     sign = 1 if maximize else -1
