@@ -34,6 +34,7 @@ class Candidates(Protocol):
     """Candidates, with the measurements so far.
 
     Attributes:
+        args: The options of the command.
         id_column: The column of their ids in the batch.
         ids: Their ids, by their numbers.
         num_candidates: Their number, without those that only results have.
@@ -45,6 +46,7 @@ class Candidates(Protocol):
         form: The format of a CSV file of predictions.
     """
 
+    args: SuggestOptions
     id_column: str = DEFAULT_ID
     ids: Any
     num_candidates: int
@@ -64,12 +66,10 @@ class Candidates(Protocol):
     def columns_of(self, indices: NDArray[np.int64]) -> pd.DataFrame:
         """Return the columns of some candidates, or the names of their components."""
 
-    def names_of(
-        self, indices: NDArray[np.int64], args: SuggestOptions
-    ) -> pd.DataFrame:
+    def names_of(self, indices: NDArray[np.int64]) -> pd.DataFrame:
         """Return the columns that name some candidates in a table of predictions."""
 
     def next_table(
-        self, batch: pd.DataFrame, picks: Tensor, args: SuggestOptions
+        self, batch: pd.DataFrame, picks: Tensor
     ) -> tuple[pd.DataFrame, CsvFormat | None]:
         """Return the table that `suggest` writes, and the format of a CSV file."""

@@ -82,6 +82,7 @@ class Products(Candidates):
     """
 
     def __init__(self, args: SuggestOptions) -> None:
+        self.args = args
         names = [name for name, _ in args.component]
         options = [*args.smiles, *args.category]
         if len({*names}) < len(names) or not {*options} <= {*names}:
@@ -134,32 +135,30 @@ class Products(Candidates):
 
     @override
     def counts(self, bandit: GPBandit) -> str:
-        size = f"{self.num_candidates:,} combinations"
-        share = ""
-        if isinstance(bandit, GPBandit):
-            share = "The search was complete. "
-        return f"{share}{size}, {len(bandit.observed_arms):,} of them measured"
+        search = "The search was complete. " if isinstance(bandit, GPBandit) else ""
+        return (
+            f"{search}{self.num_candidates:,} combinations, "
+            f"{len(bandit.observed_arms):,} of them measured"
+        )
 
     @override
     def columns_of(self, indices: NDArray[np.int64]) -> pd.DataFrame:
         return self.ids.parts(indices)
 
     @override
-    def names_of(
-        self, indices: NDArray[np.int64], args: SuggestOptions
-    ) -> pd.DataFrame:
+    def names_of(self, indices: NDArray[np.int64]) -> pd.DataFrame:
         return self.columns_of(indices)
 
     @override
     def next_table(
-        self, batch: pd.DataFrame, picks: Tensor, args: SuggestOptions
+        self, batch: pd.DataFrame, picks: Tensor
     ) -> tuple[pd.DataFrame, CsvFormat | None]:
         parts = self.columns_of(batch.index.to_numpy())
         others = batch.drop(columns="id").reset_index(drop=True)
         table = pd.concat([parts, others], axis="columns")
-        if args.per_measurement:
+        if self.args.per_measurement:
             table = table.loc[table.index.repeat(table["repeats"])]
-            table = table.reindex(columns=[*parts, *args.outcome_columns])
+            table = table.reindex(columns=[*parts, *self.args.outcome_columns])
         return table, self.form
 
 

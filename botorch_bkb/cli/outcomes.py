@@ -30,7 +30,7 @@ from botorch_bkb.cli.arguments import MOMENTS, SuggestOptions
 from botorch_bkb.cli.candidates import Candidates
 from botorch_bkb.cli.features import Features
 from botorch_bkb.cli.predictions import NUM_PRODUCTS
-from botorch_bkb.cli.report import outcome_cells, Part, read_rounds
+from botorch_bkb.cli.report import outcome_cells, Part
 from botorch_bkb.cli.tables import quoted
 from botorch_bkb.tables.columns import listing, to_numbers
 
@@ -115,25 +115,23 @@ def read_roles(args: SuggestOptions) -> None:
         )
 
 
-def outcome_parts(args: SuggestOptions, campaign: Candidates) -> list[Part]:
+def outcome_parts(campaign: Candidates) -> list[Part]:
     """Return each outcome as if it were the only result."""
     parts = []
-    for name, roles in args.roles.items():
-        own, part = copy(args), copy(campaign)
+    for name, roles in campaign.args.roles.items():
+        own, own.args = copy(campaign), copy(campaign.args)
         leading = next((r for r in roles if isinstance(r, Objective)), roles[0])
-        own.roles, own.minimize = {name: roles}, leading.best < np.inf
-        part.rewards = to_numbers(campaign.results[name]).to_numpy(copy=True)
-        parts.append(Part(own, part, read_rounds(own, part)))
-    return parts or [Part(args, campaign, read_rounds(args, campaign))]
+        own.args.roles, own.args.minimize = {name: roles}, leading.best < np.inf
+        own.rewards = to_numbers(campaign.results[name]).to_numpy(copy=True)
+        parts.append(Part(own))
+    return parts or [Part(campaign)]
 
 
 def outcomes_bandit(
-    args: SuggestOptions,
-    campaign: Candidates,
-    features: Features,
-    parts: Sequence[Part],
+    campaign: Candidates, features: Features, parts: Sequence[Part]
 ) -> OutcomesBandit:
     """Return the bandit of several outcomes, with all measurements."""
+    args = campaign.args
     if args.predictions and campaign.num_candidates > MOST_PRODUCTS and args.component:
         raise InputDataError(
             f"--predictions of several outcomes needs at most {MOST_PRODUCTS:,} "
@@ -179,16 +177,14 @@ def predict_outcomes(
 
 
 def best_outcomes(
-    args: SuggestOptions,
-    bandit: OutcomesBandit,
-    campaign: Candidates,
-    fitted: Sequence[str],
+    bandit: OutcomesBandit, campaign: Candidates, fitted: Sequence[str]
 ) -> pd.DataFrame:
     """Return predictions of all candidates, or of the best ones, with their names.
 
     The best ones are those of the predicted Pareto front, then those that hold the
     limits, in order of the first objective, then the others by that probability.
     """
+    args = campaign.args
     top = args.top or (NUM_PRODUCTS if args.component else None)
     arms = torch.arange(campaign.num_candidates)
     if isinstance(bandit.arms, ProductArms):
@@ -203,17 +199,15 @@ def best_outcomes(
         is_front = table.index.isin(bandit.pareto_front(among_pulled=False).numpy())
         table = table.iloc[np.lexsort((-worth, -holds, ~is_front))]
     table = table[:top]
-    names = campaign.names_of(table.index.to_numpy(), args)
+    names = campaign.names_of(table.index.to_numpy())
     return pd.concat([names, table.reset_index(drop=True)], axis="columns")
 
 
 def recommended(
-    args: SuggestOptions,
-    bandit: OutcomesBandit,
-    campaign: Candidates,
-    fitted: Sequence[str],
+    bandit: OutcomesBandit, campaign: Candidates, fitted: Sequence[str]
 ) -> list[str]:
     """Return lines about the best measured candidate, or the Pareto front of these."""
+    args = campaign.args
     unfitted = [name for name in args.roles if name not in fitted]
     if unfitted:
         return [

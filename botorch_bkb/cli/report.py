@@ -88,8 +88,8 @@ class Part:
     """The reward, or one of several outcomes as if it were the only result.
 
     Attributes:
-        args: The options, with its name and roles alone.
-        campaign: The measurements, with its results as rewards.
+        campaign: The measurements, with its results as rewards, and options with its
+            name and roles alone, ``args``.
         rounds: Those of :func:`read_rounds`.
         bandit: Its model.
         held_out: Predictions of held-out candidates, and warnings, ``problems``.
@@ -101,9 +101,7 @@ class Part:
             earlier campaigns.
     """
 
-    args: SuggestOptions
     campaign: Candidates
-    rounds: pd.DataFrame
     bandit: Any = None
     held_out: HeldOut | None = None
     problems: Sequence[str] = ()
@@ -112,7 +110,9 @@ class Part:
 
     def __post_init__(self) -> None:
         """Read the results."""
+        self.args = self.campaign.args
         self.name = self.args.reward_label
+        self.rounds = read_rounds(self.campaign)
         rewards, results = self.campaign.rewards, self.campaign.results
         self.rewards = torch.tensor(rewards)
         self.noise = noise_variances(results, rewards, self.args)
@@ -126,14 +126,15 @@ class Part:
         self.is_constant = is_one_of_several and not self.is_fitted
 
 
-def read_rounds(args: SuggestOptions, campaign: Candidates) -> pd.DataFrame:
+def read_rounds(campaign: Candidates) -> pd.DataFrame:
     """Return the ``name`` of the round, its ``key`` and the ``reward`` of each result.
 
     Keys put rounds in the order of their numbers or dates, else of the table. Without
     ``--round`` or a column ``round`` each file is a round; of one file, each batch size
     of rows, failed ones included.
     """
-    observed, results = ~np.isnan(campaign.rewards), campaign.results
+    args, results = campaign.args, campaign.results
+    observed = ~np.isnan(campaign.rewards)
     rewards, name = campaign.rewards[observed], args.round
     if name is None and "round" in results:
         name = "round" if results["round"][observed].notna().all() else None
@@ -170,7 +171,6 @@ def read_rounds(args: SuggestOptions, campaign: Candidates) -> pd.DataFrame:
 
 
 def report_page(
-    args: SuggestOptions,
     bandit: Any,
     campaign: Candidates,
     batch: pd.DataFrame,
@@ -179,12 +179,12 @@ def report_page(
     stop: Sequence[str],
 ) -> str:
     """Return the page: results so far, checks of the model, and the batch."""
-    ids = campaign.ids
+    args, ids = campaign.args, campaign.ids
     observed = torch.from_numpy(~np.isnan(campaign.rewards))
     indices = torch.from_numpy(campaign.indices)[observed]
     rewards = torch.from_numpy(campaign.rewards)[observed]
     picks = batch.dropna(axis="columns", how="all").rename(columns={args.id: "id"})
-    settings = settings_shown(args, campaign, batch.index.to_numpy())
+    settings = settings_shown(campaign, batch.index.to_numpy())
     picks["settings"] = settings.to_numpy().tolist()
     if args.smiles and not args.component:
         # A dot separates the molecules of several columns.
@@ -194,7 +194,7 @@ def report_page(
     is_fitted = "mean" in picks
     content: dict[str, Any] = {"parts": list(map(_pictures, parts)), "best": None}
     if args.roles:
-        content["fronts"] = _fronts(args, bandit, campaign, batch, parts)
+        content["fronts"] = _fronts(bandit, campaign, batch, parts)
         picks["cells"] = pd.Series(outcome_cells(args, batch), picks.index)
         titles = [
             "id",
@@ -204,7 +204,7 @@ def report_page(
         titles += ["limits hold"] if args.limit else []
         content["titles"] = titles
     if is_fitted:
-        content["outcomes"], content["hits"] = best_hits(args, bandit, campaign)
+        content["outcomes"], content["hits"] = best_hits(bandit, campaign)
     if is_fitted and len(indices):
         arms = torch.tensor(batch.index.to_numpy())
         nearest = nearest_measured(bandit, arms, indices, rewards)
@@ -382,14 +382,10 @@ def _effects(effects: ColumnEffects, reward: str) -> list[dict[str, Any]]:
 
 
 def _fronts(
-    args: SuggestOptions,
-    bandit: Any,
-    campaign: Candidates,
-    batch: pd.DataFrame,
-    parts: Sequence[Part],
+    bandit: Any, campaign: Candidates, batch: pd.DataFrame, parts: Sequence[Part]
 ) -> list[dict[str, Any]]:
     """Return a picture for each pair of objectives."""
-    names = objective_names(args.roles)
+    args, names = campaign.args, objective_names(campaign.args.roles)
     told = pd.DataFrame({part.name: part.campaign.rewards for part in parts})
     means = told.groupby(campaign.indices).mean()
     front = batch[:0]

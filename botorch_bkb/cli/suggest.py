@@ -25,7 +25,7 @@ from botorch_bkb.cli.arguments import (
     KernelName,
     SuggestOptions,
 )
-from botorch_bkb.cli.campaign import read_campaign
+from botorch_bkb.cli.campaign import Campaign
 from botorch_bkb.cli.candidates import Candidates
 from botorch_bkb.cli.components import Products
 from botorch_bkb.cli.diagnosis import (
@@ -79,9 +79,9 @@ def run(args: SuggestOptions) -> None:
     status("Reading the tables", args.quiet)
     if args.component:
         products = Products(args)
-        _suggest(args, products, products.features)
+        _suggest(products, products.features)
         return
-    campaign = read_campaign(args)
+    campaign = Campaign(args)
     own = [name for name in args.outcome_columns if name in campaign.table]
     if own and args.arms.resolve() not in [
         path.resolve() for path in args.observations
@@ -90,9 +90,9 @@ def run(args: SuggestOptions) -> None:
             f"the column {own[0]!r} of the candidates is ignored. To use its results, "
             f"add --observations {quoted(args.arms)}"
         )
-    features = campaign.features(args)
-    campaign.check_left(features, args)
-    _suggest(args, campaign, features)
+    features = campaign.features()
+    campaign.check_left(features)
+    _suggest(campaign, features)
 
 
 def _check_options(args: SuggestOptions) -> None:
@@ -235,14 +235,14 @@ def _write_options(args: SuggestOptions) -> None:
     print(f"To repeat this: python -m botorch_bkb suggest {quoted(f'@{path}')}")
 
 
-def _suggest(args: SuggestOptions, campaign: Candidates, features: Features) -> None:
+def _suggest(campaign: Candidates, features: Features) -> None:
     """Choose the batch from tables that were read, write it, and print a summary."""
-    parts = outcome_parts(args, campaign)
+    args, parts = campaign.args, outcome_parts(campaign)
     # An outcome whose results are all equal may still hold its limit.
     fitted = [part.name for part in parts if part.is_fitted or part.is_constant]
     bandit: Any
     if args.roles:
-        bandit = outcomes_bandit(args, campaign, features, parts)
+        bandit = outcomes_bandit(campaign, features, parts)
         models = list(bandit.outcomes.values())
     else:
         indices, rewards = torch.tensor(campaign.indices), parts[0].rewards
@@ -255,17 +255,16 @@ def _suggest(args: SuggestOptions, campaign: Candidates, features: Features) -> 
         models = [bandit]
     told = f"{models[0].num_pulls:,} measurements, choosing {args.batch_size:,}"
     status(f"Fitting {told}", args.quiet)
-    picks = _choose(bandit, campaign, features, args)
+    picks = _choose(bandit, campaign, features)
     if args.roles:
         batch = predict_outcomes(args, bandit, picks, fitted)
         batch.insert(0, "repeats", 1)
         batch.insert(0, campaign.id_column, campaign.ids[picks.numpy()])
     else:
-        own = campaign.ids, campaign.id_column, bool(fitted)
-        batch = describe_batch(bandit, picks, *own)
+        batch = describe_batch(bandit, picks, campaign, bool(fitted))
     outcomes = [name for name in args.outcome_columns if name not in batch]
     empty = batch.assign(**dict.fromkeys(outcomes, np.nan))
-    table, form = campaign.next_table(empty, picks, args)
+    table, form = campaign.next_table(empty, picks)
     write_table(table, args.output, form)
     for part, model in zip(parts, models, strict=True):
         part.bandit = model
@@ -273,31 +272,26 @@ def _suggest(args: SuggestOptions, campaign: Candidates, features: Features) -> 
         part.effects = column_effects(part, features, campaign)
         if part.effects is not None:
             print(part.effects.sentence(f" for {part.name}" if args.roles else ""))
-    stop = print_summary(bandit, batch, campaign, args, fitted)
+    stop = print_summary(bandit, batch, campaign, fitted)
     print(f"\nWrote {args.output}")
     if args.predictions is not None:
         if args.roles:
-            table = best_outcomes(args, bandit, campaign, fitted)
+            table = best_outcomes(bandit, campaign, fitted)
         else:
-            table = predictions_table(args, bandit, campaign, bool(fitted))
+            table = predictions_table(bandit, campaign, bool(fitted))
         write_table(table, args.predictions, campaign.form)
         print(f"Wrote {args.predictions}")
     if args.report is not None:
-        page = report_page(args, bandit, campaign, batch, features, parts, stop)
+        page = report_page(bandit, campaign, batch, features, parts, stop)
         args.report.write_text(page, encoding="utf-8")
         print(f"Wrote {args.report}")
     if args.words:
         _write_options(args)
 
 
-def _choose(
-    bandit: Any,
-    campaign: Candidates,
-    features: Features,
-    args: SuggestOptions,
-) -> Tensor:
+def _choose(bandit: Any, campaign: Candidates, features: Features) -> Tensor:
     """Ask for the batch; what failed or is not available is left out."""
-    available = campaign.exclude(bandit)
+    args, available = campaign.args, campaign.exclude(bandit)
     with warnings.catch_warnings():
         if len(bandit.observed_arms) >= MIN_CANDIDATES_TO_JUDGE:
             # The line about the fit says more than the bandit's own warning.
@@ -424,25 +418,22 @@ class SuggestLoop:
 
 
 def print_summary(
-    bandit: Any,
-    batch: pd.DataFrame,
-    campaign: Candidates,
-    args: SuggestOptions,
-    fitted: Sequence[str],
+    bandit: Any, batch: pd.DataFrame, campaign: Candidates, fitted: Sequence[str]
 ) -> list[str]:
     """Print the state of the campaign, the best measured candidates and the batch.
 
     Returns the sentences about when to stop, none before the model is fitted. Of
     several outcomes these are the lines about the best candidates.
     """
-    reward, stop = args.reward_label, list[str]()
+    args, stop = campaign.args, list[str]()
+    reward = args.reward_label
     num_next = int(batch["repeats"].sum())
     num_open = len(bandit.pending) - num_next
     told = f"{len(campaign.results) - num_open:,} measurements in all, {num_open:,} "
     told += "with open outcomes or in flight" if args.roles else "in flight"
     print(f"{campaign.counts(bandit)}, {told}.")
     if args.roles:
-        stop = recommended(args, bandit, campaign, fitted)
+        stop = recommended(bandit, campaign, fitted)
         print(*stop, sep="\n")
     elif fitted and len(bandit.observed_arms):
         ids, best = campaign.ids, bandit.best_arm()
@@ -453,7 +444,7 @@ def print_summary(
             f"{in_digits_of(mean.item(), std)} +- "
             f"{in_digits_of(DEVIATIONS_OF_95_PERCENT * std, std)} (95 %)."
         )
-        stop = when_to_stop(bandit, batch, campaign, reward)
+        stop = when_to_stop(bandit, batch, campaign)
         print("When to stop:", *stop)
     first = campaign.columns_of(batch.index[:1].to_numpy())
     own = first.columns.intersection(args.same)

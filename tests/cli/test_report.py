@@ -1,6 +1,7 @@
 import base64
 import re
 from html.parser import HTMLParser
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -15,7 +16,6 @@ from botorch_bkb.__main__ import main
 from botorch_bkb.bandits import GPBandit
 from botorch_bkb.cli import diagnosis
 from botorch_bkb.cli.arguments import SuggestOptions
-from botorch_bkb.cli.campaign import Campaign
 from botorch_bkb.cli.features import Features
 from botorch_bkb.cli.report import (
     describe_kernel,
@@ -201,13 +201,10 @@ def rounds_of(rewards, column=None, cells=(), index=None, **name):
     results = pd.DataFrame({"id": "a", "reward": rewards}, index)
     if column is not None:
         results[column] = cells
-    indices = np.zeros(len(rewards), dtype=int)
-    arms = pd.DataFrame({"id": ["a"]})
-    all_arms = np.ones(1, bool)
-    campaign = Campaign(arms, arms, all_arms, results, indices, np.array(rewards))
     options = {"observations": ["results.csv"], "batch_size": 2}
-    options["round"] = name.get("name", column)
-    rounds = read_rounds(SuggestOptions(**options), campaign)
+    args = SuggestOptions(**options, round=name.get("name", column))
+    told = {"results": results, "rewards": np.array(rewards)}
+    rounds = read_rounds(SimpleNamespace(args=args, **told))
     parts = [part for _, part in rounds.groupby("key")]
     return [(part["name"].iloc[0], [*part["reward"]]) for part in parts]
 
