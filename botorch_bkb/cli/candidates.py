@@ -57,6 +57,11 @@ class Candidates(Protocol):
     others: Sequence[Rows] = ()
     form: CsvFormat | None
 
+    @property
+    def measured(self) -> Rows:
+        """The measurements of this campaign."""
+        return Rows(self.results, self.indices, self.rewards)
+
     def exclude(self, bandit: GPBandit) -> Tensor | None:
         """Retire candidates that are out for good, and return which are available."""
 

@@ -31,6 +31,7 @@ from botorch_bkb.cli.candidates import Candidates
 from botorch_bkb.cli.features import Features
 from botorch_bkb.cli.predictions import NUM_PRODUCTS
 from botorch_bkb.cli.report import outcome_cells, Part
+from botorch_bkb.cli.results import add_results
 from botorch_bkb.cli.tables import quoted
 from botorch_bkb.tables.columns import listing, to_numbers
 
@@ -123,6 +124,10 @@ def outcome_parts(campaign: Candidates) -> list[Part]:
         leading = next((r for r in roles if isinstance(r, Objective)), roles[0])
         own.args.roles, own.args.minimize = {name: roles}, leading.best < np.inf
         own.rewards = to_numbers(campaign.results[name]).to_numpy(copy=True)
+        own.others = [
+            rows._replace(rewards=to_numbers(rows.results[name]).to_numpy(copy=True))
+            for rows in campaign.others
+        ]
         parts.append(Part(own))
     return parts or [Part(campaign)]
 
@@ -149,11 +154,10 @@ def outcomes_bandit(
     )
     results, indices = campaign.results[names].apply(to_numbers), campaign.indices
     is_open = results.isna().any(axis="columns").to_numpy()
-    group = parts[0].group
+    group = parts[0].own["group"].to_numpy()
     bandit.add_observations(indices[~is_open], results[~is_open], group=group[~is_open])
     for part in parts:
-        for each in part.others:
-            bandit.outcomes[part.name].add_observations(**each)
+        add_results(bandit.outcomes[part.name], part.others)
     bandit.add_pending(indices[is_open])
     bandit.tell(indices[is_open], results[is_open], group=group[is_open])
     return bandit

@@ -41,7 +41,7 @@ from botorch_bkb.cli.diagnosis import (
 from botorch_bkb.cli.effects import batch_places, ColumnEffects
 from botorch_bkb.cli.features import Features
 from botorch_bkb.cli.predictions import best_hits, settings_shown
-from botorch_bkb.cli.results import labels, noise_variances, told
+from botorch_bkb.cli.results import labels, told
 from botorch_bkb.cli.tables import in_digits_of
 from botorch_bkb.integrations.chem import draw_molecules
 from botorch_bkb.models.utils.nystrom import dense_covariance
@@ -95,10 +95,8 @@ class Part:
         held_out: Predictions of held-out candidates, and warnings, ``problems``.
         groups: Sentences on groups and earlier campaigns.
         effects: What its columns do; None if too little is known.
-        rewards: The results, NaN while in flight, their noise variances, ``noise``, and
-            groups, ``group``.
-        others: The arguments of ``add_observations`` for controls and for results of
-            earlier campaigns.
+        own: Its results of candidates, as :func:`told` returns them.
+        others: Those of earlier campaigns and of controls.
     """
 
     campaign: Candidates
@@ -113,16 +111,13 @@ class Part:
         self.args = self.campaign.args
         self.name = self.args.reward_label
         self.rounds = read_rounds(self.campaign)
-        rewards, results = self.campaign.rewards, self.campaign.results
-        self.rewards = torch.tensor(rewards)
-        self.noise = noise_variances(results, rewards, self.args)
-        self.group = labels(results, self.args.group).to_numpy()
-        others = [told(rows, self.args) for rows in self.campaign.others]
-        self.others = [each for each in others if len(each["rewards"])]
-        earlier = [each["rewards"] for each in self.others if each["control"] is None]
-        known = torch.cat([self.rewards[~self.rewards.isnan()], *earlier])
-        self.is_fitted = is_fitted(known)
-        is_one_of_several = bool(self.args.roles) and len(known) >= MIN_PULLS_TO_FIT
+        self.own = told(self.campaign.measured, self.args)
+        others = (rows.where(~np.isnan(rows.rewards)) for rows in self.campaign.others)
+        self.others = pd.concat([told(rows, self.args) for rows in others])
+        known = pd.concat([self.own, self.others[self.others["control"] == ""]])
+        rewards = torch.tensor(known["rewards"].dropna().to_numpy())
+        self.is_fitted = is_fitted(rewards)
+        is_one_of_several = bool(self.args.roles) and len(rewards) >= MIN_PULLS_TO_FIT
         self.is_constant = is_one_of_several and not self.is_fitted
 
 

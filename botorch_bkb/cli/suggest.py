@@ -57,6 +57,7 @@ from botorch_bkb.cli.predictions import (
     when_to_stop,
 )
 from botorch_bkb.cli.report import Part, report_page
+from botorch_bkb.cli.results import add_results, told_table
 from botorch_bkb.cli.tables import in_digits_of, note, quoted, status, unit_trouble
 from botorch_bkb.desirability import Desirability
 from botorch_bkb.tables.columns import listing, to_numbers
@@ -245,16 +246,13 @@ def _suggest(campaign: Candidates, features: Features) -> None:
         bandit = outcomes_bandit(campaign, features, parts)
         models = list(bandit.outcomes.values())
     else:
-        indices, rewards = torch.tensor(campaign.indices), parts[0].rewards
         options = {"seed": args.seed, **bandit_options(args, features)}
-        options |= {"group": parts[0].group, "others": parts[0].others}
         options["bounds"] = next(iter(args.bounds_of.values()), None)
-        bandit = suggestion_bandit(
-            features.arms, indices, rewards, parts[0].noise, **options
-        )
+        told = pd.concat([parts[0].own, parts[0].others])
+        bandit = suggestion_bandit(features.arms, told, **options)
         models = [bandit]
-    told = f"{models[0].num_pulls:,} measurements, choosing {args.batch_size:,}"
-    status(f"Fitting {told}", args.quiet)
+    num_told, size = models[0].num_pulls, args.batch_size
+    status(f"Fitting {num_told:,} measurements, choosing {size:,}", args.quiet)
     picks = _choose(bandit, campaign, features)
     if args.roles:
         batch = predict_outcomes(args, bandit, picks, fitted)
@@ -329,41 +327,26 @@ def bandit_options(args: SuggestOptions, features: Features) -> dict[str, Any]:
 
 def suggestion_bandit(
     arms: Tensor,
-    indices: Tensor,
-    rewards: Tensor,
-    noise: Tensor | None = None,
+    told: pd.DataFrame,
     *,
     seed: int,
     kernel: KernelName | None = None,
-    group: Any = None,
-    others: Sequence[dict[str, Any]] = (),
     **options: Any,
 ) -> GPBandit:
     """Return the bandit that chooses the next batch, with all measurements.
 
     Args:
         arms: An ``A x d`` tensor of features.
-        indices: The ``n`` arms measured so far, repeats included.
-        rewards: Their ``n`` rewards, NaN while a measurement is in flight.
-        noise: Their ``n`` noise variances, NaN for those not known; None if none is.
+        told: The measurements, as :func:`told_table` returns them.
         seed: The source of all randomness.
         kernel: The kernel to learn; None for the bandit's default.
-        group: The measurements' ``n`` groups; None for none.
-        others: The arguments of ``add_observations`` for controls and for results of
-            earlier campaigns.
         options: Others of :class:`~botorch_bkb.GPBandit`.
     """
-    told = ~rewards.isnan()
     generator = torch.Generator().manual_seed(seed)
     bandit = GPBandit(arms, KERNELS.get(kernel or ""), generator=generator, **options)
-    known = None if noise is None else noise[told]
-    own = None if group is None else group[told.numpy()]
-    bandit.add_observations(
-        indices[told], rewards[told], noise_variance=known, group=own
-    )
-    for each in others:
-        bandit.add_observations(**each)
-    bandit.add_pending(indices[~told])
+    is_open = told["rewards"].isna()
+    add_results(bandit, told[~is_open])
+    bandit.add_pending(told["indices"][is_open].to_numpy())
     return bandit
 
 
@@ -414,7 +397,9 @@ class SuggestLoop:
         return bandit.best_arm()
 
     def _new_bandit(self) -> GPBandit:
-        return suggestion_bandit(self.arms, self.indices, self.rewards, **self._options)
+        pulls = self.indices.numpy(force=True), self.rewards.numpy(force=True)
+        told = told_table(*pulls)
+        return suggestion_bandit(self.arms, told, **self._options)
 
 
 def print_summary(
@@ -470,11 +455,9 @@ def _print_fit(part: Part) -> None:
     """Print a description of the fit; keep held-out predictions and warnings."""
     args, campaign, bandit = part.args, part.campaign, part.bandit
     of, before = (f" of {part.name}", f"{part.name}: ") if args.roles else ("", "")
-    is_told = ~part.rewards.isnan()
-    indices = torch.from_numpy(campaign.indices)[is_told]
-    rewards, noise = part.rewards[is_told], part.noise[is_told]
-    group = part.group[is_told.numpy()]
-    names = list(campaign.ids[indices.numpy()])
+    own = part.own.dropna(subset="rewards")
+    rewards, noise = (torch.tensor(own[name].array) for name in ("rewards", "noise"))
+    names = list(campaign.ids[own["indices"].to_numpy()])
     tables = [campaign.results, *(rows.results for rows in campaign.others)]
     files = pd.concat(tables).groupby(level=0, sort=False)
     troubles: list[str | None] = [
@@ -485,14 +468,12 @@ def _print_fit(part: Part) -> None:
     if log_reward is False:
         troubles.append(decades_trouble(rewards, args.minimize))
     told = campaign.results[[name for name, _ in args.objective]].apply(to_numbers)
-    outcomes = torch.tensor(told[is_told.numpy()].to_numpy().T)
+    outcomes = torch.tensor(told[part.own["rewards"].notna().array].to_numpy().T)
     marks = reward_trouble(bandit, rewards, noise, names, log_reward, [*outcomes])
     troubles.append(marks)
     if is_fitted(rewards):
         status("Checking the fit", args.quiet)
-        text, part.held_out = diagnose(
-            bandit, indices, rewards, noise, group, part.others
-        )
+        text, part.held_out = diagnose(bandit, own, part.others)
         print(f"Fit{of}: {text}.")
     if bandit.num_pulls and (args.group is not None or args.earlier):
         part.groups = describe_groups(bandit, args)
