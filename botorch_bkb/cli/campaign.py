@@ -20,7 +20,6 @@ from botorch_bkb.cli.candidates import Candidates, Rows
 from botorch_bkb.cli.features import (
     drop_incomplete,
     feature_columns,
-    Features,
     library_features,
     LOOKS_NUMERIC,
     table_features,
@@ -32,12 +31,7 @@ from botorch_bkb.cli.molecules import (
     read_smiles,
     valid_rows,
 )
-from botorch_bkb.cli.results import (
-    by_campaign,
-    last_failures,
-    NUM_IDS_SHOWN,
-    read_results,
-)
+from botorch_bkb.cli.results import NUM_IDS_SHOWN, read_results, sort_results
 from botorch_bkb.cli.tables import (
     AVAILABLE_WORDS,
     note,
@@ -148,22 +142,21 @@ class Campaign(Candidates):
         self.table = table.iloc[first[: self.num_candidates]].assign(**file.typed)
         self.rows, self.available = rows.iloc[first], available[first]
         self.ids = pd.Index(self.rows[args.id])
-        failed = last_failures(indices, is_failed, self.ids)
+        told = Rows(results, indices, told.rewards)
+        own, self.others, failed = sort_results(told, is_failed, controls, self.ids)
+        self.results, self.indices, self.rewards = own
         self.available[failed] = False
         self.num_failed = int((failed < self.num_candidates).sum())
         self.num_available = int(self.available.sum())
-        told = Rows(results, indices, told.rewards).where((indices >= 0) & ~is_failed)
-        (self.results, self.indices, self.rewards), self.others = by_campaign(
-            told, controls
-        )
 
-    def features(self) -> Features:
-        """Return the candidates as the model sees them."""
+    def make_features(self) -> None:
+        """Set the features of the candidates, and say what they are."""
         if self.is_large:
-            return library_features(self.columns, self.args)
-        return table_features(self.rows, self.fingerprints, self.args)
+            self.features = library_features(self.columns, self.args)
+        else:
+            self.features = table_features(self.rows, self.fingerprints, self.args)
 
-    def check_left(self, features: Features) -> None:
+    def check_left(self) -> None:
         """Raise an error if no candidate can be chosen; name those that look alike."""
         args, available = self.args, self.available[: self.num_candidates]
         counts = np.bincount(self.indices, minlength=len(available))[: len(available)]
@@ -180,7 +173,7 @@ class Campaign(Candidates):
                 "that failed."
             )
         status(f"Preparing {len(self.ids):,} candidates", args.quiet)
-        table = comparable_rows(features.arms[: self.num_candidates])
+        table = comparable_rows(self.features.arms[: self.num_candidates])
         found = find_duplicates(table)
         copies = (found.rows != found.first).nonzero().squeeze(-1)
         if len(copies):

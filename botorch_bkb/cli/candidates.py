@@ -12,6 +12,7 @@ from torch import Tensor
 
 from botorch_bkb.bandits import GPBandit
 from botorch_bkb.cli.arguments import DEFAULT_ID, SuggestOptions
+from botorch_bkb.cli.features import Features
 from botorch_bkb.tables.files import CsvFormat
 
 
@@ -44,6 +45,7 @@ class Candidates(Protocol):
         rewards: The result of each, NaN while it is in flight.
         others: The results of controls and of earlier campaigns.
         form: The format of a CSV file of predictions.
+        features: The candidates as the model sees them.
     """
 
     args: SuggestOptions
@@ -56,6 +58,7 @@ class Candidates(Protocol):
     rewards: NDArray[np.float64]
     others: Sequence[Rows] = ()
     form: CsvFormat | None
+    features: Features
 
     @property
     def measured(self) -> Rows:
@@ -73,6 +76,7 @@ class Candidates(Protocol):
 
     def names_of(self, indices: NDArray[np.int64]) -> pd.DataFrame:
         """Return the columns that name some candidates in a table of predictions."""
+        return self.columns_of(indices)
 
     def next_table(
         self, batch: pd.DataFrame, picks: Tensor

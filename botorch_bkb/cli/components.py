@@ -26,7 +26,7 @@ from botorch_bkb.cli.campaign import match_ids
 from botorch_bkb.cli.candidates import Candidates
 from botorch_bkb.cli.features import Features, find_slip, LOOKS_NUMERIC, note_forgotten
 from botorch_bkb.cli.molecules import distinguished, read_smiles
-from botorch_bkb.cli.results import by_campaign, last_failures, read_results
+from botorch_bkb.cli.results import read_results, sort_results
 from botorch_bkb.cli.tables import note, quoted, read_by_options, unit_trouble
 from botorch_bkb.tables.columns import (
     find_column,
@@ -78,7 +78,6 @@ class Products(Candidates):
     Attributes:
         arms: The product space; elements that only results have are forbidden.
         failed: The products whose last measurement failed.
-        features: The product space, as the model sees it.
     """
 
     def __init__(self, args: SuggestOptions) -> None:
@@ -117,14 +116,11 @@ class Products(Candidates):
         self.ids = ProductIds(self.arms, self.names)
         positions = [_places(own, results[name]) for name, own in lists.items()]
         indices = self.arms.numbers(torch.from_numpy(np.stack(positions, axis=-1)))
-        numbers = indices.numpy()
-        failed = last_failures(numbers, is_failed, self.ids)
+        rows = told._replace(indices=indices.numpy())
+        own, self.others, failed = sort_results(rows, is_failed, controls, self.ids)
+        self.results, self.indices, self.rewards = own
         self.features = Features(self.arms, None, names)
         self.failed = torch.from_numpy(failed)
-        rows = told._replace(indices=numbers).where(~is_failed)
-        (self.results, self.indices, self.rewards), self.others = by_campaign(
-            rows, controls
-        )
         self.form = next(filter(None, forms), None)
         self.num_candidates = math.prod(known.values())
         self.num_available = self.arms.num_allowed - len(self.failed)
@@ -144,10 +140,6 @@ class Products(Candidates):
     @override
     def columns_of(self, indices: NDArray[np.int64]) -> pd.DataFrame:
         return self.ids.parts(indices)
-
-    @override
-    def names_of(self, indices: NDArray[np.int64]) -> pd.DataFrame:
-        return self.columns_of(indices)
 
     @override
     def next_table(

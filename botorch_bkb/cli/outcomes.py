@@ -23,12 +23,12 @@ from botorch_bkb.bandits.roles import (
     Maximize,
     Minimize,
     Objective,
+    objective_names,
     Role,
     Target,
 )
 from botorch_bkb.cli.arguments import MOMENTS, SuggestOptions
 from botorch_bkb.cli.candidates import Candidates
-from botorch_bkb.cli.features import Features
 from botorch_bkb.cli.predictions import NUM_PRODUCTS
 from botorch_bkb.cli.report import outcome_cells, Part
 from botorch_bkb.cli.results import add_results
@@ -121,8 +121,8 @@ def outcome_parts(campaign: Candidates) -> list[Part]:
     parts = []
     for name, roles in campaign.args.roles.items():
         own, own.args = copy(campaign), copy(campaign.args)
-        leading = next((r for r in roles if isinstance(r, Objective)), roles[0])
-        own.args.roles, own.args.minimize = {name: roles}, leading.best < np.inf
+        is_minimized = _leading_role(roles).best < np.inf
+        own.args.roles, own.args.minimize = {name: roles}, is_minimized
         own.rewards = to_numbers(campaign.results[name]).to_numpy(copy=True)
         own.others = [
             rows._replace(rewards=to_numbers(rows.results[name]).to_numpy(copy=True))
@@ -132,11 +132,9 @@ def outcome_parts(campaign: Candidates) -> list[Part]:
     return parts or [Part(campaign)]
 
 
-def outcomes_bandit(
-    campaign: Candidates, features: Features, parts: Sequence[Part]
-) -> OutcomesBandit:
+def outcomes_bandit(campaign: Candidates, parts: Sequence[Part]) -> OutcomesBandit:
     """Return the bandit of several outcomes, with all measurements."""
-    args = campaign.args
+    args, features = campaign.args, campaign.features
     if args.predictions and campaign.num_candidates > MOST_PRODUCTS and args.component:
         raise InputDataError(
             f"--predictions of several outcomes needs at most {MOST_PRODUCTS:,} "
@@ -197,8 +195,9 @@ def best_outcomes(
     arms = arms[~bandit.is_retired[arms]] if top else arms
     table = predict_outcomes(args, bandit, arms, fitted)
     if top and len(fitted) == len(args.roles):
-        name, role = next(iter(_objectives(args)))
-        worth = role.utility(torch.tensor(table[f"{name}_mean"].to_numpy()))
+        name = objective_names(args.roles)[0]
+        means = torch.tensor(table[f"{name}_mean"].to_numpy())
+        worth = _leading_role(args.roles[name]).utility(means)
         holds = table[FEASIBLE].clip(upper=CONFIDENT) if args.limit else 0 * table.index
         is_front = table.index.isin(bandit.pareto_front(among_pulled=False).numpy())
         table = table.iloc[np.lexsort((-worth, -holds, ~is_front))]
@@ -227,7 +226,7 @@ def recommended(
             "No measured candidate holds the limits with a probability of 95 %. The "
             "most probable:"
         ]
-    elif len(_objectives(args)) > 1:
+    elif len(objective_names(args.roles)) > 1:
         lines = [
             f"Pareto front of the measured candidates, {len(front):,} by the model:"
         ]
@@ -245,11 +244,6 @@ def recommended(
     return [*lines, f"and {more:,} more"] if more > 0 else lines
 
 
-def _objectives(args: SuggestOptions) -> list[tuple[str, Objective]]:
-    """Return the objectives, with the names of their outcomes."""
-    return [
-        (name, role)
-        for name, roles in args.roles.items()
-        for role in roles
-        if isinstance(role, Objective)
-    ]
+def _leading_role(roles: Sequence[Role]) -> Role:
+    """Return the objective of an outcome, or the first of its limits."""
+    return next((role for role in roles if isinstance(role, Objective)), roles[0])

@@ -45,7 +45,6 @@ from botorch_bkb.cli.results import labels, told
 from botorch_bkb.cli.tables import in_digits_of
 from botorch_bkb.integrations.chem import draw_molecules
 from botorch_bkb.models.utils.nystrom import dense_covariance
-from botorch_bkb.models.utils.rows import sum_replicates
 from botorch_bkb.plotting import (
     _best_so_far,
     blank_figure,
@@ -169,15 +168,11 @@ def report_page(
     bandit: Any,
     campaign: Candidates,
     batch: pd.DataFrame,
-    features: Features,
     parts: Sequence[Part],
     stop: Sequence[str],
 ) -> str:
     """Return the page: results so far, checks of the model, and the batch."""
     args, ids = campaign.args, campaign.ids
-    observed = torch.from_numpy(~np.isnan(campaign.rewards))
-    indices = torch.from_numpy(campaign.indices)[observed]
-    rewards = torch.from_numpy(campaign.rewards)[observed]
     picks = batch.dropna(axis="columns", how="all").rename(columns={args.id: "id"})
     settings = settings_shown(campaign, batch.index.to_numpy())
     picks["settings"] = settings.to_numpy().tolist()
@@ -200,16 +195,17 @@ def report_page(
         content["titles"] = titles
     if is_fitted:
         content["outcomes"], content["hits"] = best_hits(bandit, campaign)
-    if is_fitted and len(indices):
+    own = parts[0].own.dropna(subset="rewards")
+    if is_fitted and len(own):
         arms = torch.tensor(batch.index.to_numpy())
-        nearest = nearest_measured(bandit, arms, indices, rewards)
+        nearest = nearest_measured(bandit, arms, own)
         picks["nearest"] = ids[nearest["arm"]]
         picks[["similarity", "measured"]] = nearest[["similarity", "mean"]].to_numpy()
         best = bandit.best_arm()
         mean, variance = bandit.predict(torch.tensor([best]))
         std = variance.sqrt().item()
         content["best"] = {"id": ids[best], "mean": mean.item(), "std": std}
-    places, words = batch_places(parts, features, campaign, batch.index.to_numpy())
+    places, words = batch_places(parts, campaign, batch.index.to_numpy())
     if words:
         content["places"] = _draw(plot_places, places, words)
         content["axes"] = [*words]
@@ -222,7 +218,7 @@ def report_page(
         num_candidates=campaign.num_candidates,
         num_results=max(len(part.rounds) for part in parts),
         is_fitted=is_fitted,
-        assumed=_assumed(args, parts, features),
+        assumed=_assumed(campaign, parts),
         columns={name: title for name, title in columns.items() if name in picks},
         picks=picks.to_dict("records"),
         settings=list(settings),
@@ -242,16 +238,15 @@ def outcome_cells(args: SuggestOptions, table: pd.DataFrame) -> list[tuple[str, 
     return list(zip(*cells, strict=True))
 
 
-def _assumed(
-    args: SuggestOptions, parts: Sequence[Part], features: Features
-) -> dict[str, Any]:
+def _assumed(campaign: Candidates, parts: Sequence[Part]) -> dict[str, Any]:
     """Return the models that are fitted, versions, and all options, by name."""
+    args = campaign.args
     assumed: dict[str, Any] = {}
     for part in parts:
         if not part.is_fitted:
             continue
         variance = part.bandit.noise_variance
-        model = describe_kernel(part.bandit.covar_module, features)
+        model = describe_kernel(part.bandit.covar_module, campaign.features)
         if len(part.bandit.observed_arms):
             share = f"{100 * detail_share(part.bandit):.0f} % of the differences"
             model["between near neighbours"] = share
@@ -273,25 +268,21 @@ def _assumed(
     }
 
 
-def nearest_measured(
-    bandit: GPBandit, arms: Tensor, indices: Tensor, rewards: Tensor
-) -> pd.DataFrame:
+def nearest_measured(bandit: GPBandit, arms: Tensor, own: pd.DataFrame) -> pd.DataFrame:
     """Return the most similar measured arm of each arm: its index, similarity and mean.
 
     Similarity is the kernel's correlation of the two: 1 for equal arms, 0 for
     independent ones.
     """
-    measured, place, counts = indices.unique(return_inverse=True, return_counts=True)
-    means = sum_replicates(rewards, place, len(measured)) / counts
-    kernel = bandit.covar_module
+    means = own.groupby("indices")["rewards"].mean()
+    kernel, measured = bandit.covar_module, torch.tensor(means.index.to_numpy())
     x, z = kernel_features(bandit, arms), kernel_features(bandit, measured)
     with torch.no_grad():
         variances = kernel(x, diag=True).unsqueeze(-1) * kernel(z, diag=True)
         correlation = dense_covariance(kernel, x, z) / variances.sqrt()
     similarity, nearest = correlation.max(dim=-1)
-    return pd.DataFrame(
-        {"arm": measured[nearest], "similarity": similarity, "mean": means[nearest]}
-    )
+    found = means.iloc[nearest.numpy()].rename_axis("arm").reset_index(name="mean")
+    return found.assign(similarity=similarity.numpy())
 
 
 def describe_kernel(kernel: Kernel, features: Features) -> dict[str, Any]:

@@ -110,12 +110,6 @@ def _samples(
     return ids
 
 
-def by_campaign(rows: Rows, controls: Rows) -> tuple[Rows, list[Rows]]:
-    """Return the results of this campaign, and those of earlier ones and controls."""
-    is_earlier = rows.results.index.get_level_values(1) != ""
-    return rows.where(~is_earlier), [rows.where(is_earlier), controls]
-
-
 def told_table(
     indices: Any, rewards: Any, noise: Any = np.nan, **names: Any
 ) -> pd.DataFrame:
@@ -162,18 +156,17 @@ def labels(results: pd.DataFrame, name: str | None) -> pd.Series:
     return texts.where(cells.notna(), "")
 
 
-def last_failures(
-    indices: NDArray[np.int64], is_failed: NDArray[np.bool_], ids: Any
-) -> NDArray[np.int64]:
-    """Return the candidates whose last measurement failed, and report them.
+def sort_results(
+    rows: Rows, is_failed: NDArray[np.bool_], controls: Rows, ids: Any
+) -> tuple[Rows, list[Rows], NDArray[np.int64]]:
+    """Return the results of this campaign, and those of earlier ones and controls.
 
-    Args:
-        indices: The candidate of each result, -1 if it is none.
-        is_failed: Which measurements failed.
-        ids: The names of candidates.
+    Results of no candidate (-1) and failed ones are left out. The candidates whose last
+    measurement failed are returned too, and reported by their names, ``ids``.
     """
+    indices, is_of_candidate = rows.indices, rows.indices >= 0
     is_last = ~pd.Series(indices).duplicated(keep="last").to_numpy()
-    failed = indices[is_failed & is_last & (indices >= 0)]
+    failed = indices[is_failed & is_last & is_of_candidate]
     if len(failed):
         note(
             f"candidates whose last measurement failed: {len(failed):,} "
@@ -181,7 +174,9 @@ def last_failures(
             "chosen. Remove the rows of failed measurements to let these candidates be "
             "chosen again"
         )
-    return failed
+    rows = rows.where(is_of_candidate & ~is_failed)
+    is_earlier = rows.results.index.get_level_values(1) != ""
+    return rows.where(~is_earlier), [rows.where(is_earlier), controls], failed
 
 
 def _read_result(

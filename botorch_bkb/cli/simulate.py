@@ -131,15 +131,18 @@ def load_problem(
     campaign = Campaign(options)
     require_column(campaign.table, args.reward, args.table, "--reward")
     rewards = reward_column(campaign.table[args.reward], may_be_empty=False)
-    features = campaign.features()
+    campaign.make_features()
     note(
         "results, regret and --noise-std are in standard deviations of "
         f"{args.reward!r}, which is {rewards.std(ddof=0):.4g}"
     )
     problem = FiniteArmProblem(
-        features.arms, standardized(rewards), args.noise_std, not args.minimize
+        campaign.features.arms,
+        standardized(rewards),
+        args.noise_std,
+        not args.minimize,
     )
-    chosen = {"batch_size": args.batch_size, **bandit_options(options, features)}
+    chosen = {"batch_size": args.batch_size, **bandit_options(campaign)}
     return problem, chosen, campaign.table[options.id].tolist()
 
 

@@ -39,7 +39,6 @@ from botorch_bkb.cli.diagnosis import (
     round_effect,
 )
 from botorch_bkb.cli.effects import column_effects
-from botorch_bkb.cli.features import Features
 from botorch_bkb.cli.outcomes import (
     best_outcomes,
     KERNELS,
@@ -79,8 +78,7 @@ def run(args: SuggestOptions) -> None:
     _check_options(args)
     status("Reading the tables", args.quiet)
     if args.component:
-        products = Products(args)
-        _suggest(products, products.features)
+        _suggest(Products(args))
         return
     campaign = Campaign(args)
     own = [name for name in args.outcome_columns if name in campaign.table]
@@ -91,9 +89,9 @@ def run(args: SuggestOptions) -> None:
             f"the column {own[0]!r} of the candidates is ignored. To use its results, "
             f"add --observations {quoted(args.arms)}"
         )
-    features = campaign.features()
-    campaign.check_left(features)
-    _suggest(campaign, features)
+    campaign.make_features()
+    campaign.check_left()
+    _suggest(campaign)
 
 
 def _check_options(args: SuggestOptions) -> None:
@@ -236,24 +234,24 @@ def _write_options(args: SuggestOptions) -> None:
     print(f"To repeat this: python -m botorch_bkb suggest {quoted(f'@{path}')}")
 
 
-def _suggest(campaign: Candidates, features: Features) -> None:
+def _suggest(campaign: Candidates) -> None:
     """Choose the batch from tables that were read, write it, and print a summary."""
     args, parts = campaign.args, outcome_parts(campaign)
     # An outcome whose results are all equal may still hold its limit.
     fitted = [part.name for part in parts if part.is_fitted or part.is_constant]
     bandit: Any
     if args.roles:
-        bandit = outcomes_bandit(campaign, features, parts)
+        bandit = outcomes_bandit(campaign, parts)
         models = list(bandit.outcomes.values())
     else:
-        options = {"seed": args.seed, **bandit_options(args, features)}
+        options = {"seed": args.seed, **bandit_options(campaign)}
         options["bounds"] = next(iter(args.bounds_of.values()), None)
         told = pd.concat([parts[0].own, parts[0].others])
-        bandit = suggestion_bandit(features.arms, told, **options)
+        bandit = suggestion_bandit(campaign.features.arms, told, **options)
         models = [bandit]
     num_told, size = models[0].num_pulls, args.batch_size
     status(f"Fitting {num_told:,} measurements, choosing {size:,}", args.quiet)
-    picks = _choose(bandit, campaign, features)
+    picks = _choose(bandit, campaign)
     if args.roles:
         batch = predict_outcomes(args, bandit, picks, fitted)
         batch.insert(0, "repeats", 1)
@@ -267,7 +265,7 @@ def _suggest(campaign: Candidates, features: Features) -> None:
     for part, model in zip(parts, models, strict=True):
         part.bandit = model
         _print_fit(part)
-        part.effects = column_effects(part, features, campaign)
+        part.effects = column_effects(part)
         if part.effects is not None:
             print(part.effects.sentence(f" for {part.name}" if args.roles else ""))
     stop = print_summary(bandit, batch, campaign, fitted)
@@ -280,21 +278,21 @@ def _suggest(campaign: Candidates, features: Features) -> None:
         write_table(table, args.predictions, campaign.form)
         print(f"Wrote {args.predictions}")
     if args.report is not None:
-        page = report_page(bandit, campaign, batch, features, parts, stop)
+        page = report_page(bandit, campaign, batch, parts, stop)
         args.report.write_text(page, encoding="utf-8")
         print(f"Wrote {args.report}")
     if args.words:
         _write_options(args)
 
 
-def _choose(bandit: Any, campaign: Candidates, features: Features) -> Tensor:
+def _choose(bandit: Any, campaign: Candidates) -> Tensor:
     """Ask for the batch; what failed or is not available is left out."""
     args, available = campaign.args, campaign.exclude(bandit)
     with warnings.catch_warnings():
         if len(bandit.observed_arms) >= MIN_CANDIDATES_TO_JUDGE:
             # The line about the fit says more than the bandit's own warning.
             warnings.filterwarnings("ignore", "The fit to .* observations explains")
-        same = features.shared_columns(args)
+        same = campaign.features.shared_columns(args)
         picks = bandit.ask(args.batch_size, available=available, same=same)
     if len(picks) < args.batch_size:
         is_once = args.goal != "regret" and len(picks) == campaign.num_available
@@ -313,14 +311,15 @@ def _choose(bandit: Any, campaign: Candidates, features: Features) -> Tensor:
     return picks
 
 
-def bandit_options(args: SuggestOptions, features: Features) -> dict[str, Any]:
+def bandit_options(campaign: Candidates) -> dict[str, Any]:
     """Return the options of :func:`suggestion_bandit` that a command has."""
+    args = campaign.args
     return {
         "goal": args.goal,
         "maximize": not args.minimize,
         "max_repeats": args.max_repeats,
         "max_inducing": args.max_inducing,
-        "kernel": features.kernel,
+        "kernel": campaign.features.kernel,
         "confidence": args.confidence,
     }
 

@@ -22,6 +22,7 @@ from botorch_bkb.cli.report import (
     nearest_measured,
     read_rounds,
 )
+from botorch_bkb.cli.results import told_table
 from botorch_bkb.cli.tables import in_digits_of
 from botorch_bkb.integrations.chem import draw_molecules
 from botorch_bkb.models.kernels import TanimotoKernel
@@ -285,7 +286,7 @@ def test_the_nearest_measured_is_that_of_the_largest_correlation(is_learned):
     rewards = torch.tensor(arms[indices].sum(axis=1) + rng.normal(size=20))
     bandit.add_observations(indices, rewards)
     picks = bandit.ask(5)
-    nearest = nearest_measured(bandit, picks, indices, rewards)
+    nearest = nearest_measured(bandit, picks, told_table(indices, rewards))
     x, z = arms[picks], arms[measured]
     if is_learned:
         parts = learned_parts(bandit.covar_module)
