@@ -182,17 +182,14 @@ def report_page(
         structures = draw_molecules(list(molecules.agg(".".join, axis="columns")))
         picks["structure"] = list(map(_data_uri, structures))
     is_fitted = "mean" in picks
+    titles = ["id" if args.roles else args.id, *settings]
     content: dict[str, Any] = {"parts": list(map(_pictures, parts)), "best": None}
     if args.roles:
         content["fronts"] = _fronts(bandit, campaign, batch, parts)
         picks["cells"] = pd.Series(outcome_cells(args, batch), picks.index)
-        titles = [
-            "id",
-            *settings,
-            *(t for name in args.roles for t in (name, "95 % interval")),
-        ]
+        for name in args.roles:
+            titles += [name, "95 % interval"]
         titles += ["limits hold"] if args.limit else []
-        content["titles"] = titles
     if is_fitted:
         content["outcomes"], content["hits"] = best_hits(bandit, campaign)
     own = parts[0].own.dropna(subset="rewards")
@@ -209,7 +206,8 @@ def report_page(
     if words:
         content["places"] = _draw(plot_places, places, words)
         content["axes"] = [*words]
-    columns = {"id": args.id, **COLUMNS}
+    if not args.roles:
+        titles += [title for name, title in COLUMNS.items() if name in picks]
     return _template().render(
         content,
         args=args,
@@ -219,7 +217,7 @@ def report_page(
         num_results=max(len(part.rounds) for part in parts),
         is_fitted=is_fitted,
         assumed=_assumed(campaign, parts),
-        columns={name: title for name, title in columns.items() if name in picks},
+        titles=titles,
         picks=picks.to_dict("records"),
         settings=list(settings),
     )
