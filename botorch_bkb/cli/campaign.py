@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -20,7 +20,6 @@ from botorch_bkb.cli.candidates import Candidates, Rows
 from botorch_bkb.cli.features import (
     drop_incomplete,
     feature_columns,
-    Features,
     library_features,
     LOOKS_NUMERIC,
     table_features,
@@ -32,12 +31,7 @@ from botorch_bkb.cli.molecules import (
     read_smiles,
     valid_rows,
 )
-from botorch_bkb.cli.results import (
-    by_campaign,
-    last_failures,
-    NUM_IDS_SHOWN,
-    read_results,
-)
+from botorch_bkb.cli.results import NUM_IDS_SHOWN, read_results, sort_results
 from botorch_bkb.cli.tables import (
     AVAILABLE_WORDS,
     note,
@@ -78,7 +72,6 @@ MOST_SETTINGS = 20
 ROW_COLUMN = "candidate"
 
 
-@dataclass(eq=False)
 class Campaign(Candidates):
     """Candidates of a table, and measurements, with more than :class:`Candidates` has.
 
@@ -92,45 +85,80 @@ class Campaign(Candidates):
         fingerprints: The molecules of each column of SMILES.
         results_id: The column of ids of ``results``; None if they have none.
         is_numbered: Whether the candidates have no ids in their file.
-        results_form: The format of the last CSV file of results.
-        results_columns: Its columns.
+        last: The last table of results.
         is_large: Whether the candidates' features stay in their file.
         columns: The columns of the candidates in their file.
     """
 
-    table: pd.DataFrame
-    rows: pd.DataFrame
-    available: NDArray[np.bool_]
-    results: pd.DataFrame
-    indices: NDArray[np.int64]
-    rewards: NDArray[np.float64]
-    others: Sequence[Rows] = ()
-    num_failed: int = 0
-    fingerprints: dict[str, Fingerprints] = field(default_factory=dict)
-    id_column: str = DEFAULT_ID
-    results_id: str | None = None
-    is_numbered: bool = False
-    form: CsvFormat | None = None
-    results_form: CsvFormat | None = None
-    results_columns: tuple[str, ...] = ()
-    is_large: bool = False
-    columns: Sequence[str] = ()
-
-    def __post_init__(self) -> None:
-        """Count the candidates."""
-        self.ids = pd.Index(self.rows[self.id_column])
-        self.num_candidates = len(self.table)
+    def __init__(self, args: SuggestOptions) -> None:
+        self.args = args
+        # Fingerprints do not stay in their file.
+        has_bits = args.smiles or args.kernel == "tanimoto"
+        self.is_large = not has_bits and is_library(args.arms)
+        file, self.is_numbered = _read_arms(args, self.is_large)
+        table, self.form, self.id_column = file.frame, file.form, args.id
+        if args.drop_incomplete:
+            drop_incomplete(table, args)
+        settings = feature_columns(table, args)
+        self.columns = [*map(str, table)]
+        if self.is_large:
+            self.columns = parquet_columns(args.arms)
+        told, is_failed, controls, self.last = read_results(
+            args, args.results_id, settings, self.columns
+        )
+        is_control = table[args.id].isin(args.control)
+        if is_control.any():
+            raise InputDataError(
+                "Expected --control to name samples that are not candidates, but "
+                f"{args.arms} has {table[args.id][is_control].iloc[0]!r}. Leave it out."
+            )
+        results = told.results
+        self.results_id = find_column(results.columns, args.results_id)
+        arms = table
+        self.fingerprints: dict[str, Fingerprints] = {}
+        for name in args.smiles:  # which become canonical, in both tables
+            cells = [part[name] for part in (arms, results) if name in part]
+            smiles, found = read_smiles(pd.concat(cells, ignore_index=True), args)
+            self.fingerprints[name] = found
+            arms = arms.assign(**{name: smiles[: len(arms)].array})
+            if name in results:
+                results = results.assign(**{name: smiles[len(arms) :].array})
+        places, removed = _identify(results, arms, settings, self.results_id, args)
+        available = _available(arms, args)
+        available = np.append(available, np.zeros(len(removed), dtype="bool"))
+        rows = arms
+        if len(removed):
+            rows = pd.concat([pd.concat({args.arms.name: arms}), removed.droplevel(1)])
+        group = first = np.arange(len(rows))
+        if self.fingerprints:  # rows of the same molecules and settings are one
+            columns = [*dict.fromkeys([*self.fingerprints, *settings])]
+            group = group_rows(rows, columns, valid_rows(rows, self.fingerprints, args))
+            first = first_rows(rows[args.id], group, available)
+        indices = group[places]
+        is_known = (indices >= 0) & (places < len(arms))
+        candidates = arms.iloc[places[is_known]]
+        _compare_settings(results[is_known], candidates, settings, args)
+        self.num_candidates = int(group[: len(arms)].max()) + 1
+        self.table = table.iloc[first[: self.num_candidates]].assign(**file.typed)
+        self.rows, self.available = rows.iloc[first], available[first]
+        self.ids = pd.Index(self.rows[args.id])
+        told = Rows(results, indices, told.rewards)
+        own, self.others, failed = sort_results(told, is_failed, controls, self.ids)
+        self.results, self.indices, self.rewards = own
+        self.available[failed] = False
+        self.num_failed = int((failed < self.num_candidates).sum())
         self.num_available = int(self.available.sum())
 
-    def features(self, args: SuggestOptions) -> Features:
-        """Return the candidates as the model sees them."""
+    def make_features(self) -> None:
+        """Set the features of the candidates, and say what they are."""
         if self.is_large:
-            return library_features(self.columns, args)
-        return table_features(self.rows, self.fingerprints, args)
+            self.features = library_features(self.columns, self.args)
+        else:
+            self.features = table_features(self.rows, self.fingerprints, self.args)
 
-    def check_left(self, features: Features, args: SuggestOptions) -> None:
+    def check_left(self) -> None:
         """Raise an error if no candidate can be chosen; name those that look alike."""
-        available = self.available[: self.num_candidates]
+        args, available = self.args, self.available[: self.num_candidates]
         counts = np.bincount(self.indices, minlength=len(available))[: len(available)]
         most = args.max_repeats or len(counts) + counts.sum()
         if not (available & (counts < most)).any():
@@ -145,7 +173,7 @@ class Campaign(Candidates):
                 "that failed."
             )
         status(f"Preparing {len(self.ids):,} candidates", args.quiet)
-        table = comparable_rows(features.arms[: self.num_candidates])
+        table = comparable_rows(self.features.arms[: self.num_candidates])
         found = find_duplicates(table)
         copies = (found.rows != found.first).nonzero().squeeze(-1)
         if len(copies):
@@ -182,17 +210,16 @@ class Campaign(Candidates):
         return self.rows.iloc[indices]
 
     @override
-    def names_of(
-        self, indices: NDArray[np.int64], args: SuggestOptions
-    ) -> pd.DataFrame:
-        names = self.table[args.id].iloc[indices].reset_index(drop=True)
+    def names_of(self, indices: NDArray[np.int64]) -> pd.DataFrame:
+        names = self.table[self.id_column].iloc[indices].reset_index(drop=True)
         # All candidates of a table that stays in its file are too many to be read.
         is_all = self.is_large and len(indices) == self.num_candidates
-        own = [] if is_all else self._settings(args)
-        return pd.concat([names, self._cells(own, indices, args)], axis="columns")
+        own = [] if is_all else self._settings()
+        return pd.concat([names, self._cells(own, indices)], axis="columns")
 
-    def _settings(self, args: SuggestOptions) -> list[str]:
+    def _settings(self) -> list[str]:
         """Return the columns that outputs show beside the ids."""
+        args = self.args
         others = {args.id, args.noise_column, args.group, *args.outcome_columns}
         own = [name for name in self.columns if name not in others]
         if args.with_columns or self.is_numbered:
@@ -201,23 +228,21 @@ class Campaign(Candidates):
         taken = {*args.columns_of_next, "probability_best"}
         return [name for name in own if name not in taken] if is_shown else []
 
-    def _cells(
-        self, own: list[str], indices: NDArray[np.int64], args: SuggestOptions
-    ) -> pd.DataFrame:
+    def _cells(self, own: list[str], indices: NDArray[np.int64]) -> pd.DataFrame:
         """Return columns of some candidates, as they are in the file."""
         if self.is_large and own:
-            return read_rows(args.arms, own, indices)
+            return read_rows(self.args.arms, own, indices)
         return self.table[own].iloc[indices].reset_index(drop=True)
 
     @override
     def next_table(
-        self, batch: pd.DataFrame, picks: Tensor, args: SuggestOptions
+        self, batch: pd.DataFrame, picks: Tensor
     ) -> tuple[pd.DataFrame, CsvFormat | None]:
-        ids, form = self.table[args.id], self.form
+        args, form = self.args, self.form
         if args.per_measurement:
-            places, columns = picks.numpy(), list(self.results_columns)
+            places, columns = picks.numpy(), list(self.last.frame.columns)
             batch = pd.DataFrame(index=range(len(picks)))
-            form = self.results_form or form
+            form = self.last.form or form
         else:
             places = batch.index.to_numpy()
             columns = list(batch.columns)
@@ -227,8 +252,8 @@ class Campaign(Candidates):
                 form = replace(form, encoding="utf-8-sig")
         name = self.results_id if args.per_measurement else args.id
         if name is not None:
-            batch[name] = ids.iloc[places].array
-        own = self._settings(args)
+            batch[name] = self.table[args.id].iloc[places].array
+        own = self._settings()
         if not args.per_measurement:
             taken = [name for name in own if name in columns]
             if taken:
@@ -243,79 +268,8 @@ class Campaign(Candidates):
             at = len(columns) if args.observations else first
             columns[at:at] = [name for name in own if name not in columns]
         own = [name for name in own if name in columns and name not in batch.columns]
-        batch = pd.concat([batch, self._cells(own, places, args)], axis="columns")
+        batch = pd.concat([batch, self._cells(own, places)], axis="columns")
         return batch.reindex(columns=columns), form
-
-
-def read_campaign(args: SuggestOptions) -> Campaign:
-    """Read candidates and measurements by the options of `suggest`.
-
-    ``args.id`` becomes the column of ids.
-    """
-    # Fingerprints do not stay in their file.
-    has_bits = args.smiles or args.kernel == "tanimoto"
-    is_large = not has_bits and is_library(args.arms)
-    file, is_numbered = _read_arms(args, is_large)
-    table = file.frame
-    if args.drop_incomplete:
-        drop_incomplete(table, args)
-    settings = feature_columns(table, args)
-    own = parquet_columns(args.arms) if is_large else list(table.columns)
-    told, is_failed, controls, last = read_results(args, args.results_id, settings, own)
-    is_control = table[args.id].isin(args.control)
-    if is_control.any():
-        raise InputDataError(
-            "Expected --control to name samples that are not candidates, but "
-            f"{args.arms} has {table[args.id][is_control].iloc[0]!r}. Leave it out."
-        )
-    results = told.results
-    results_id = find_column(results.columns, args.results_id)
-    arms = table
-    found: dict[str, Fingerprints] = {}
-    for name in args.smiles:  # which become canonical, in both tables
-        cells = [part[name] for part in (arms, results) if name in part]
-        smiles, found[name] = read_smiles(pd.concat(cells, ignore_index=True), args)
-        arms = arms.assign(**{name: smiles[: len(arms)].array})
-        if name in results:
-            results = results.assign(**{name: smiles[len(arms) :].array})
-    places, removed = _identify(results, arms, settings, results_id, args)
-    available = np.append(_available(arms, args), np.zeros(len(removed), dtype="bool"))
-    rows = arms
-    if len(removed):
-        rows = pd.concat([pd.concat({args.arms.name: arms}), removed.droplevel(1)])
-    group = first = np.arange(len(rows))
-    if found:  # rows with the same molecules and settings are one candidate
-        columns = [*dict.fromkeys([*found, *settings])]
-        group = group_rows(rows, columns, valid_rows(rows, found, args))
-        first = first_rows(rows[args.id], group, available)
-    indices = group[places]
-    is_known = (indices >= 0) & (places < len(arms))
-    candidates = arms.iloc[places[is_known]]
-    _compare_settings(results[is_known], candidates, settings, args)
-    names = rows[args.id].iloc[first].array
-    failed = last_failures(indices, is_failed, names)
-    available = available[first]
-    available[failed] = False
-    rows_of = Rows(results, indices, told.rewards)
-    this, others = by_campaign(rows_of.where((indices >= 0) & ~is_failed), controls)
-    num_candidates = int(group[: len(arms)].max()) + 1
-    return Campaign(
-        table=table.iloc[first[:num_candidates]].assign(**file.typed),
-        rows=rows.iloc[first],
-        available=available,
-        **this._asdict(),
-        others=others,
-        num_failed=int((failed < num_candidates).sum()),
-        fingerprints=found,
-        id_column=args.id,
-        results_id=results_id,
-        is_numbered=is_numbered,
-        form=file.form,
-        results_form=last.form,
-        results_columns=tuple(last.frame.columns),
-        is_large=is_large,
-        columns=own,
-    )
 
 
 def _read_arms(args: SuggestOptions, is_large: bool) -> tuple[Table, bool]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from botorch_bkb.bandits import GPBandit
 from botorch_bkb.cli.arguments import DEFAULT_ID, SuggestOptions
+from botorch_bkb.cli.features import Features
 from botorch_bkb.tables.files import CsvFormat
 
 
@@ -34,6 +35,7 @@ class Candidates(Protocol):
     """Candidates, with the measurements so far.
 
     Attributes:
+        args: The options of the command.
         id_column: The column of their ids in the batch.
         ids: Their ids, by their numbers.
         num_candidates: Their number, without those that only results have.
@@ -43,8 +45,10 @@ class Candidates(Protocol):
         rewards: The result of each, NaN while it is in flight.
         others: The results of controls and of earlier campaigns.
         form: The format of a CSV file of predictions.
+        features: The candidates as the model sees them.
     """
 
+    args: SuggestOptions
     id_column: str = DEFAULT_ID
     ids: Any
     num_candidates: int
@@ -54,6 +58,12 @@ class Candidates(Protocol):
     rewards: NDArray[np.float64]
     others: Sequence[Rows] = ()
     form: CsvFormat | None
+    features: Features
+
+    @property
+    def measured(self) -> Rows:
+        """The measurements of this campaign."""
+        return Rows(self.results, self.indices, self.rewards)
 
     def exclude(self, bandit: GPBandit) -> Tensor | None:
         """Retire candidates that are out for good, and return which are available."""
@@ -64,12 +74,11 @@ class Candidates(Protocol):
     def columns_of(self, indices: NDArray[np.int64]) -> pd.DataFrame:
         """Return the columns of some candidates, or the names of their components."""
 
-    def names_of(
-        self, indices: NDArray[np.int64], args: SuggestOptions
-    ) -> pd.DataFrame:
+    def names_of(self, indices: NDArray[np.int64]) -> pd.DataFrame:
         """Return the columns that name some candidates in a table of predictions."""
+        return self.columns_of(indices)
 
     def next_table(
-        self, batch: pd.DataFrame, picks: Tensor, args: SuggestOptions
+        self, batch: pd.DataFrame, picks: Tensor
     ) -> tuple[pd.DataFrame, CsvFormat | None]:
         """Return the table that `suggest` writes, and the format of a CSV file."""

@@ -26,7 +26,7 @@ from botorch_bkb.cli.campaign import match_ids
 from botorch_bkb.cli.candidates import Candidates
 from botorch_bkb.cli.features import Features, find_slip, LOOKS_NUMERIC, note_forgotten
 from botorch_bkb.cli.molecules import distinguished, read_smiles
-from botorch_bkb.cli.results import by_campaign, last_failures, read_results
+from botorch_bkb.cli.results import read_results, sort_results
 from botorch_bkb.cli.tables import note, quoted, read_by_options, unit_trouble
 from botorch_bkb.tables.columns import (
     find_column,
@@ -78,10 +78,10 @@ class Products(Candidates):
     Attributes:
         arms: The product space; elements that only results have are forbidden.
         failed: The products whose last measurement failed.
-        features: The product space, as the model sees it.
     """
 
     def __init__(self, args: SuggestOptions) -> None:
+        self.args = args
         names = [name for name, _ in args.component]
         options = [*args.smiles, *args.category]
         if len({*names}) < len(names) or not {*options} <= {*names}:
@@ -116,14 +116,11 @@ class Products(Candidates):
         self.ids = ProductIds(self.arms, self.names)
         positions = [_places(own, results[name]) for name, own in lists.items()]
         indices = self.arms.numbers(torch.from_numpy(np.stack(positions, axis=-1)))
-        numbers = indices.numpy()
-        failed = last_failures(numbers, is_failed, self.ids)
+        rows = told._replace(indices=indices.numpy())
+        own, self.others, failed = sort_results(rows, is_failed, controls, self.ids)
+        self.results, self.indices, self.rewards = own
         self.features = Features(self.arms, None, names)
         self.failed = torch.from_numpy(failed)
-        rows = told._replace(indices=numbers).where(~is_failed)
-        (self.results, self.indices, self.rewards), self.others = by_campaign(
-            rows, controls
-        )
         self.form = next(filter(None, forms), None)
         self.num_candidates = math.prod(known.values())
         self.num_available = self.arms.num_allowed - len(self.failed)
@@ -134,32 +131,26 @@ class Products(Candidates):
 
     @override
     def counts(self, bandit: GPBandit) -> str:
-        size = f"{self.num_candidates:,} combinations"
-        share = ""
-        if isinstance(bandit, GPBandit):
-            share = "The search was complete. "
-        return f"{share}{size}, {len(bandit.observed_arms):,} of them measured"
+        search = "The search was complete. " if isinstance(bandit, GPBandit) else ""
+        return (
+            f"{search}{self.num_candidates:,} combinations, "
+            f"{len(bandit.observed_arms):,} of them measured"
+        )
 
     @override
     def columns_of(self, indices: NDArray[np.int64]) -> pd.DataFrame:
         return self.ids.parts(indices)
 
     @override
-    def names_of(
-        self, indices: NDArray[np.int64], args: SuggestOptions
-    ) -> pd.DataFrame:
-        return self.columns_of(indices)
-
-    @override
     def next_table(
-        self, batch: pd.DataFrame, picks: Tensor, args: SuggestOptions
+        self, batch: pd.DataFrame, picks: Tensor
     ) -> tuple[pd.DataFrame, CsvFormat | None]:
         parts = self.columns_of(batch.index.to_numpy())
         others = batch.drop(columns="id").reset_index(drop=True)
         table = pd.concat([parts, others], axis="columns")
-        if args.per_measurement:
+        if self.args.per_measurement:
             table = table.loc[table.index.repeat(table["repeats"])]
-            table = table.reindex(columns=[*parts, *args.outcome_columns])
+            table = table.reindex(columns=[*parts, *self.args.outcome_columns])
         return table, self.form
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -22,6 +21,7 @@ from botorch_bkb.arms.units import extreme_arms
 from botorch_bkb.bandits import GPBandit
 from botorch_bkb.bandits.fitting import MIN_PULLS_TO_FIT
 from botorch_bkb.bandits.progress import DEVIATIONS_OF_95_PERCENT
+from botorch_bkb.cli.results import add_results
 from botorch_bkb.models.kernels.learned import variance_shares
 from botorch_bkb.models.utils.rows import as_dense, sum_replicates
 from botorch_bkb.tables.columns import listing
@@ -143,19 +143,14 @@ def warped(
 
 
 def diagnose(
-    bandit: GPBandit,
-    indices: Tensor,
-    rewards: Tensor,
-    noise: Tensor | None = None,
-    group: Any = None,
-    others: Sequence[Mapping[str, Any]] = (),
+    bandit: GPBandit, own: pd.DataFrame, others: pd.DataFrame | None = None
 ) -> tuple[str, HeldOut | None]:
     """Describe a bandit's fit to ``n`` measurements; also return held-out predictions.
 
-    ``noise`` are the variances of the measurements, NaN for those not known; ``group``
-    are their groups, None without. ``others`` are the arguments of ``add_observations``
-    for controls and results of earlier campaigns.
+    ``own`` are the measurements, and ``others`` those of earlier campaigns and of
+    controls, as :func:`~botorch_bkb.cli.results.told_table` returns them.
     """
+    indices, rewards, noise = _tensors(own)
     # Those of equal features are one candidate for the model.
     measured, place = bandit._table.first_equal(indices).unique(return_inverse=True)
     values, variances = warped(bandit, rewards, noise)
@@ -165,8 +160,8 @@ def diagnose(
     parts = [f"noise is {noise_share:.0%} of the results' variance"]
     told = bandit._observations.told
     # Controls and candidates of earlier campaigns tell the noise as well.
-    own = torch.column_stack([told.indices, told.labels[:, 1:]])
-    is_repeated = len(own.unique(dim=0)) < len(own)
+    samples = torch.column_stack([told.indices, told.labels[:, 1:]])
+    is_repeated = len(samples.unique(dim=0)) < len(samples)
     is_repeated |= len(measured) < len(indices)
     if not is_repeated and bandit._surrogate.fit.known_noise is None:
         parts[0] += " (a guess: no candidate was measured twice)"
@@ -174,7 +169,7 @@ def diagnose(
         side, sign = ("below", 1) if bandit.maximize else ("above", -1)
         limit = sign * bandit.warp.median
         parts.append(f"results {side} {limit:.3g} are on a logarithmic scale")
-    held_out = _hold_out(bandit, measured, place, rewards, noise, group, others)
+    held_out = _hold_out(bandit, measured, place, own, others)
     if held_out is not None:
         parts.append(
             "cross-validated correlation between predicted and measured results: "
@@ -255,26 +250,31 @@ def kernel_features(bandit: GPBandit, rows: Tensor) -> Tensor:
     return as_dense(bandit._surrogate.fitter.to_features(bandit.arms[rows]))
 
 
+def _tensors(told: pd.DataFrame) -> Iterator[Tensor]:
+    """Return the candidates, rewards and noise variances of results."""
+    names = "indices", "rewards", "noise"
+    return (torch.tensor(told[name].to_numpy()) for name in names)
+
+
 def _hold_out(
     bandit: GPBandit,
     measured: Tensor,
     place: Tensor,
-    rewards: Tensor,
-    known: Tensor | None,
-    group: Any,
-    others: Sequence[Mapping[str, Any]],
+    own: pd.DataFrame,
+    others: pd.DataFrame | None,
 ) -> HeldOut | None:
     """Predict measured candidates by fits without them, unless they are too few."""
     if len(measured) < MIN_CANDIDATES:
         return None
-    known = torch.full_like(rewards, torch.nan) if known is None else known
-    group = np.full(len(rewards), "") if group is None else group
+    _, rewards, known = _tensors(own)
     is_refitted = len(measured) <= MAX_REFITTED
     if is_refitted:
-        told = rewards, known, group, others
-        *predicted, rewards = _predict_by_folds(bandit, measured, place, *told)
+        # Candidates of equal features are one.
+        own = own.assign(indices=measured[place].numpy())
+        told = pd.concat([own, others])
+        *predicted, rewards = _predict_by_folds(bandit, told, place)
     else:
-        rewards = _without_offsets(bandit, rewards, group)
+        rewards = _without_offsets(bandit, rewards, own["group"])
     values, noise = warped(bandit, rewards, known)
     if not is_refitted:
         predicted = [*_predict_by_loo(bandit, measured, place, noise)]
@@ -317,39 +317,27 @@ def _without_offsets(bandit: GPBandit, rewards: Tensor, group: Any) -> Tensor:
     return rewards - torch.tensor(known.reindex(group, fill_value=0.0).to_numpy())
 
 
-def _predict_by_folds(
-    bandit: GPBandit,
-    measured: Tensor,
-    indices: Tensor,
-    rewards: Tensor,
-    noise: Tensor,
-    group: Any,
-    others: Sequence[Mapping[str, Any]],
-) -> Tensor:
-    """Predict ``n`` measurements by fits to the arms of other folds, ``4 x n``.
+def _predict_by_folds(bandit: GPBandit, told: pd.DataFrame, place: Tensor) -> Tensor:
+    """Predict the first ``n`` results by fits to the arms of other folds, ``4 x n``.
 
-    Means, the ends of intervals, and the rewards without the offsets of their groups.
+    ``place`` has the numbers of their ``n`` candidates. The rows are means, the ends of
+    intervals, and the rewards without the offsets of their groups.
     Kernel and noise are fitted again: those of the fit to all would predict even pure
     noise with a correlation of 0.3 to 0.5.
     """
-    arms, row_of = bandit.arms, torch.as_tensor
+    arms = bandit.arms
     if not isinstance(arms, ProductArms):
         # The extreme arms keep the ranges by which features are normalized.
-        old = [each["indices"] for each in others if each["control"] is None]
-        rows = torch.cat([measured, *old, extreme_arms(arms)]).unique()
-        arms, row_of = arms[rows], partial(torch.searchsorted, rows)
-    numbers = row_of(measured)
-    others = [
-        each
-        if each["indices"] is None
-        else {**each, "indices": row_of(each["indices"])}
-        for each in others
-    ]
+        seen = told["indices"][told["control"] == ""]
+        rows = np.union1d(seen, extreme_arms(arms))
+        arms = arms[torch.from_numpy(rows)]
+        told = told.assign(indices=np.searchsorted(rows, told["indices"]))
     generator = torch.Generator().manual_seed(0)
-    fold = torch.randperm(len(measured), generator=generator) % NUM_FOLDS
-    predicted = torch.empty(4, len(rewards), dtype=torch.double)
+    fold_of = torch.randperm(int(place.max()) + 1, generator=generator) % NUM_FOLDS
+    # All folds see the other results.
+    fold = np.append(fold_of[place], np.full(len(told) - len(place), -1))
+    predicted = torch.empty(4, len(place), dtype=torch.double)
     for number in range(NUM_FOLDS):
-        seen = fold[indices] != number
         part = GPBandit(
             arms,
             bandit.kernel_to_learn,
@@ -357,23 +345,17 @@ def _predict_by_folds(
             bounds=bandit.bounds,
             generator=generator,
         )
-        part.add_observations(
-            numbers[indices[seen]],
-            rewards[seen],
-            noise_variance=noise[seen],
-            group=group[seen.numpy()],
-        )
-        for each in others:
-            part.add_observations(**each)
+        add_results(part, told[fold != number])
         with warnings.catch_warnings():
             # Warnings of a fit to a part of the data are not for the user.
             warnings.simplefilter("ignore", BotorchWarning)
             part.ask(1)  # fits
-        rows = numbers[indices[~seen]]
-        _, variances = warped(part, rewards[~seen], noise[~seen])
-        own = _without_offsets(part, rewards[~seen], group[~seen.numpy()])
-        ends = part._interval(rows, variances)
-        predicted[:, ~seen] = torch.stack([part.predict(rows)[0], *ends, own])
+        out = told[fold == number]
+        indices, rewards, noise = _tensors(out)
+        ends = part._interval(indices, warped(part, rewards, noise)[1])
+        own = _without_offsets(part, rewards, out["group"])
+        found = torch.stack([part.predict(indices)[0], *ends, own])
+        predicted[:, fold_of[place] == number] = found
     return predicted
 
 

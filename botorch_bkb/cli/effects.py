@@ -15,7 +15,6 @@ from botorch_bkb.arms import BitArms, ProductArms, TableArms
 from botorch_bkb.bandits.progress import DEVIATIONS_OF_95_PERCENT
 from botorch_bkb.cli.candidates import Candidates
 from botorch_bkb.cli.components import Products
-from botorch_bkb.cli.features import Features
 from botorch_bkb.tables.columns import is_numeric, to_numbers
 
 
@@ -58,11 +57,10 @@ class ColumnEffects:
         return " ".join([f"Columns that matter most{of}: {text}).", *self.confounded])
 
 
-def column_effects(
-    part: Part, features: Features, campaign: Candidates
-) -> ColumnEffects | None:
+def column_effects(part: Part) -> ColumnEffects | None:
     """Return the effects of columns on an outcome; None if too little is known."""
-    names, arms, held_out = [*map(str, features.columns)], features.arms, part.held_out
+    features, held_out = part.campaign.features, part.held_out
+    names, arms = [*map(str, features.columns)], features.arms
     least = max(MIN_CANDIDATES, MIN_CANDIDATES_PER_COLUMN * len(names))
     if held_out is None or part.problems or not held_out.beats_mean:
         return None
@@ -83,8 +81,8 @@ def column_effects(
         half = DEVIATIONS_OF_95_PERCENT * table.pop("std")
         table = table.assign(low=table["mean"] - half, high=table["mean"] + half)
         table[["low", "high"]] = table[["low", "high"]].clip(*part.bandit.bounds)
-        if isinstance(campaign, Products):
-            ids = campaign.names[number]
+        if isinstance(part.campaign, Products):
+            ids = part.campaign.names[number]
             if len(ids) > len(table):
                 continue  # the most frequent elements, without their names
             is_listed = table["value"].tolist() == ids.tolist()
@@ -106,17 +104,15 @@ def column_effects(
 
 
 def batch_places(
-    parts: Sequence[Part],
-    features: Features,
-    campaign: Candidates,
-    picks: NDArray[np.int64],
+    parts: Sequence[Part], campaign: Candidates, picks: NDArray[np.int64]
 ) -> tuple[list[pd.DataFrame], dict[str, list[str]]]:
     """Return other, measured and chosen candidates in the two most important columns.
 
     Also the words of both, in order. Candidates lie near the position of their word.
     """
     found = [part.effects for part in parts if part.effects is not None]
-    rng, arms, words = np.random.default_rng(0), features.arms, dict[str, list[str]]()
+    rng, words = np.random.default_rng(0), dict[str, list[str]]()
+    arms = campaign.features.arms
     if not found:
         return [], words
     sums = pd.DataFrame([each.shares.sum(axis="columns") for each in found]).fillna(0)

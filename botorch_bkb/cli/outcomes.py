@@ -29,9 +29,9 @@ from botorch_bkb.bandits.roles import (
 )
 from botorch_bkb.cli.arguments import MOMENTS, SuggestOptions
 from botorch_bkb.cli.candidates import Candidates
-from botorch_bkb.cli.features import Features
 from botorch_bkb.cli.predictions import NUM_PRODUCTS
-from botorch_bkb.cli.report import outcome_cells, Part, read_rounds
+from botorch_bkb.cli.report import outcome_cells, Part
+from botorch_bkb.cli.results import add_results
 from botorch_bkb.cli.tables import quoted
 from botorch_bkb.tables.columns import listing, to_numbers
 
@@ -116,25 +116,25 @@ def read_roles(args: SuggestOptions) -> None:
         )
 
 
-def outcome_parts(args: SuggestOptions, campaign: Candidates) -> list[Part]:
+def outcome_parts(campaign: Candidates) -> list[Part]:
     """Return each outcome as if it were the only result."""
     parts = []
-    for name, roles in args.roles.items():
-        own, part = copy(args), copy(campaign)
+    for name, roles in campaign.args.roles.items():
+        own, own.args = copy(campaign), copy(campaign.args)
         leading = next((r for r in roles if isinstance(r, Objective)), roles[0])
-        own.roles, own.minimize = {name: roles}, leading.best < np.inf
-        part.rewards = to_numbers(campaign.results[name]).to_numpy(copy=True)
-        parts.append(Part(own, part, read_rounds(own, part)))
-    return parts or [Part(args, campaign, read_rounds(args, campaign))]
+        own.args.roles, own.args.minimize = {name: roles}, leading.best < np.inf
+        own.rewards = to_numbers(campaign.results[name]).to_numpy(copy=True)
+        own.others = [
+            rows._replace(rewards=to_numbers(rows.results[name]).to_numpy(copy=True))
+            for rows in campaign.others
+        ]
+        parts.append(Part(own))
+    return parts or [Part(campaign)]
 
 
-def outcomes_bandit(
-    args: SuggestOptions,
-    campaign: Candidates,
-    features: Features,
-    parts: Sequence[Part],
-) -> OutcomesBandit:
+def outcomes_bandit(campaign: Candidates, parts: Sequence[Part]) -> OutcomesBandit:
     """Return the bandit of several outcomes, with all measurements."""
+    args, features = campaign.args, campaign.features
     if args.predictions and campaign.num_candidates > MOST_PRODUCTS and args.component:
         raise InputDataError(
             f"--predictions of several outcomes needs at most {MOST_PRODUCTS:,} "
@@ -152,11 +152,10 @@ def outcomes_bandit(
     )
     results, indices = campaign.results[names].apply(to_numbers), campaign.indices
     is_open = results.isna().any(axis="columns").to_numpy()
-    group = parts[0].group
+    group = parts[0].own["group"].to_numpy()
     bandit.add_observations(indices[~is_open], results[~is_open], group=group[~is_open])
     for part in parts:
-        for each in part.others:
-            bandit.outcomes[part.name].add_observations(**each)
+        add_results(bandit.outcomes[part.name], part.others)
     bandit.add_pending(indices[is_open])
     bandit.tell(indices[is_open], results[is_open], group=group[is_open])
     return bandit
@@ -180,16 +179,14 @@ def predict_outcomes(
 
 
 def best_outcomes(
-    args: SuggestOptions,
-    bandit: OutcomesBandit,
-    campaign: Candidates,
-    fitted: Sequence[str],
+    bandit: OutcomesBandit, campaign: Candidates, fitted: Sequence[str]
 ) -> pd.DataFrame:
     """Return predictions of all candidates, or of the best ones, with their names.
 
     The best ones are those of the predicted Pareto front, then those that hold the
     limits, in order of the first objective, then the others by that probability.
     """
+    args = campaign.args
     top = args.top or (NUM_PRODUCTS if args.component else None)
     arms = torch.arange(campaign.num_candidates)
     if isinstance(bandit.arms, ProductArms):
@@ -204,17 +201,15 @@ def best_outcomes(
         is_front = table.index.isin(bandit.pareto_front(among_pulled=False).numpy())
         table = table.iloc[np.lexsort((-worth, -holds, ~is_front))]
     table = table[:top]
-    names = campaign.names_of(table.index.to_numpy(), args)
+    names = campaign.names_of(table.index.to_numpy())
     return pd.concat([names, table.reset_index(drop=True)], axis="columns")
 
 
 def recommended(
-    args: SuggestOptions,
-    bandit: OutcomesBandit,
-    campaign: Candidates,
-    fitted: Sequence[str],
+    bandit: OutcomesBandit, campaign: Candidates, fitted: Sequence[str]
 ) -> list[str]:
     """Return lines about the best measured candidate, or the Pareto front of these."""
+    args = campaign.args
     unfitted = [name for name in args.roles if name not in fitted]
     if unfitted:
         return [

@@ -31,7 +31,7 @@ EQUAL = 1e-6
 
 
 def describe_batch(
-    bandit: GPBandit, picks: Tensor, ids: Any, id_column: str, is_fitted: bool
+    bandit: GPBandit, picks: Tensor, campaign: Candidates, is_fitted: bool
 ) -> pd.DataFrame:
     """Return one row per distinct pick, in the order of the choice, by its arm.
 
@@ -42,7 +42,7 @@ def describe_batch(
     repeats = pd.Series(picks.cpu().numpy()).value_counts(sort=False)
     arms = torch.tensor(repeats.index.to_numpy())
     batch = repeats.to_frame("repeats")
-    batch.insert(0, id_column, ids[repeats.index.to_numpy()])
+    batch.insert(0, campaign.id_column, campaign.ids[repeats.index.to_numpy()])
     if not is_fitted:
         batch = batch.assign(mean=np.nan, std=np.nan, low=np.nan, high=np.nan)
         return batch.assign(why="spread out: no model yet")
@@ -79,14 +79,9 @@ def _reasons(bandit: GPBandit, arms: Tensor, mean: Tensor, std: Tensor) -> list[
     return reasons
 
 
-def predict(
-    args: SuggestOptions,
-    bandit: GPBandit,
-    campaign: Candidates,
-    top: int | None,
-) -> pd.DataFrame:
+def predict(bandit: GPBandit, campaign: Candidates, top: int | None) -> pd.DataFrame:
     """Return predictions of the candidates, all or the best means, in columns."""
-    threshold = args.threshold
+    args, threshold = campaign.args, campaign.args.threshold
     if args.log_reward and threshold is not None:
         threshold = math.log10(threshold)
     columns = bandit.predictions(
@@ -100,40 +95,36 @@ def predict(
 
 
 def predictions_table(
-    args: SuggestOptions,
-    bandit: GPBandit,
-    campaign: Candidates,
-    is_fitted: bool,
+    bandit: GPBandit, campaign: Candidates, is_fitted: bool
 ) -> pd.DataFrame:
     """Return predictions of the candidates, named as in the batch.
 
     As in the batch, they are empty before the model is fitted.
     """
-    most = NUM_PRODUCTS if args.component else None
-    table = predict(args, bandit, campaign, args.top or most)
-    names = campaign.names_of(table.pop("arm").to_numpy(), args)
+    most = NUM_PRODUCTS if campaign.args.component else None
+    table = predict(bandit, campaign, campaign.args.top or most)
+    names = campaign.names_of(table.pop("arm").to_numpy())
     table = table if is_fitted else table * np.nan
     return pd.concat([names, table], axis="columns")
 
 
-def settings_shown(
-    args: SuggestOptions, campaign: Candidates, indices: Any
-) -> pd.DataFrame:
+def settings_shown(campaign: Candidates, indices: Any) -> pd.DataFrame:
     """Return settings as text; none of combinations, whose names have them."""
-    table = campaign.names_of(indices, args).astype("object")
+    args, table = campaign.args, campaign.names_of(indices).astype("object")
     own = table.drop(columns=list(table) if args.component else args.id)
     texts = own.map(lambda x: f"{x:.15g}" if isinstance(x, float) else f"{x}")
     return texts.where(own.notna(), "")
 
 
 def when_to_stop(
-    bandit: GPBandit, batch: pd.DataFrame, campaign: Candidates, reward: str
+    bandit: GPBandit, batch: pd.DataFrame, campaign: Candidates
 ) -> list[str]:
     """Return what the batch may bring, in three sentences.
 
     The expected rise is left out if it goes beyond all results and the 95 % interval of
     the best one, unless the best possible result is known.
     """
+    reward = campaign.args.reward_label
     picks = torch.tensor(batch.index.repeat(batch["repeats"]).to_numpy())
     said = bandit.progress(indices=picks)
     rise, best = said.expected_rise, said.best_arms
@@ -161,22 +152,22 @@ def when_to_stop(
 
 
 def best_hits(
-    args: SuggestOptions, bandit: GPBandit, campaign: Candidates
+    bandit: GPBandit, campaign: Candidates
 ) -> tuple[list[str], list[dict[Any, Any]]]:
     """Return the best predicted candidates, and names of what was measured.
 
     Each candidate has its ``id``, the predictions, the number of its ``results`` and
     their means, ``told``: of the reward and of each outcome of a score.
     """
-    observed = ~np.isnan(campaign.rewards)
+    args, observed = campaign.args, ~np.isnan(campaign.rewards)
     names = [name for name, _ in args.objective]
     outcomes = [to_numbers(campaign.results[name][observed]) for name in names]
     columns = np.column_stack([campaign.rewards[observed], *outcomes])
     told = pd.DataFrame(columns).groupby(campaign.indices[observed])
-    hits = predict(args, bandit, campaign, NUM_HITS)
+    hits = predict(bandit, campaign, NUM_HITS)
     hits["id"] = campaign.ids[hits["arm"].to_numpy()]
     hits["results"] = hits["arm"].map(told.size()).fillna(0).astype("int64")
-    shown = settings_shown(args, campaign, hits["arm"].to_numpy())
+    shown = settings_shown(campaign, hits["arm"].to_numpy())
     hits["settings"] = shown.to_numpy().tolist()
     hits["told"] = told.mean().reindex(hits["arm"]).to_numpy().tolist()
     return [args.reward_label, *names], hits.to_dict("records")

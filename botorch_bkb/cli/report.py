@@ -41,11 +41,10 @@ from botorch_bkb.cli.diagnosis import (
 from botorch_bkb.cli.effects import batch_places, ColumnEffects
 from botorch_bkb.cli.features import Features
 from botorch_bkb.cli.predictions import best_hits, settings_shown
-from botorch_bkb.cli.results import labels, noise_variances, told
+from botorch_bkb.cli.results import labels, told
 from botorch_bkb.cli.tables import in_digits_of
 from botorch_bkb.integrations.chem import draw_molecules
 from botorch_bkb.models.utils.nystrom import dense_covariance
-from botorch_bkb.models.utils.rows import sum_replicates
 from botorch_bkb.plotting import (
     _best_so_far,
     blank_figure,
@@ -88,22 +87,18 @@ class Part:
     """The reward, or one of several outcomes as if it were the only result.
 
     Attributes:
-        args: The options, with its name and roles alone.
-        campaign: The measurements, with its results as rewards.
+        campaign: The measurements, with its results as rewards, and options with its
+            name and roles alone, ``args``.
         rounds: Those of :func:`read_rounds`.
         bandit: Its model.
         held_out: Predictions of held-out candidates, and warnings, ``problems``.
         groups: Sentences on groups and earlier campaigns.
         effects: What its columns do; None if too little is known.
-        rewards: The results, NaN while in flight, their noise variances, ``noise``, and
-            groups, ``group``.
-        others: The arguments of ``add_observations`` for controls and for results of
-            earlier campaigns.
+        own: Its results of candidates, as :func:`told` returns them.
+        others: Those of earlier campaigns and of controls.
     """
 
-    args: SuggestOptions
     campaign: Candidates
-    rounds: pd.DataFrame
     bandit: Any = None
     held_out: HeldOut | None = None
     problems: Sequence[str] = ()
@@ -112,28 +107,28 @@ class Part:
 
     def __post_init__(self) -> None:
         """Read the results."""
+        self.args = self.campaign.args
         self.name = self.args.reward_label
-        rewards, results = self.campaign.rewards, self.campaign.results
-        self.rewards = torch.tensor(rewards)
-        self.noise = noise_variances(results, rewards, self.args)
-        self.group = labels(results, self.args.group).to_numpy()
-        others = [told(rows, self.args) for rows in self.campaign.others]
-        self.others = [each for each in others if len(each["rewards"])]
-        earlier = [each["rewards"] for each in self.others if each["control"] is None]
-        known = torch.cat([self.rewards[~self.rewards.isnan()], *earlier])
-        self.is_fitted = is_fitted(known)
-        is_one_of_several = bool(self.args.roles) and len(known) >= MIN_PULLS_TO_FIT
+        self.rounds = read_rounds(self.campaign)
+        self.own = told(self.campaign.measured, self.args)
+        others = (rows.where(~np.isnan(rows.rewards)) for rows in self.campaign.others)
+        self.others = pd.concat([told(rows, self.args) for rows in others])
+        known = pd.concat([self.own, self.others[self.others["control"] == ""]])
+        rewards = torch.tensor(known["rewards"].dropna().to_numpy())
+        self.is_fitted = is_fitted(rewards)
+        is_one_of_several = bool(self.args.roles) and len(rewards) >= MIN_PULLS_TO_FIT
         self.is_constant = is_one_of_several and not self.is_fitted
 
 
-def read_rounds(args: SuggestOptions, campaign: Candidates) -> pd.DataFrame:
+def read_rounds(campaign: Candidates) -> pd.DataFrame:
     """Return the ``name`` of the round, its ``key`` and the ``reward`` of each result.
 
     Keys put rounds in the order of their numbers or dates, else of the table. Without
     ``--round`` or a column ``round`` each file is a round; of one file, each batch size
     of rows, failed ones included.
     """
-    observed, results = ~np.isnan(campaign.rewards), campaign.results
+    args, results = campaign.args, campaign.results
+    observed = ~np.isnan(campaign.rewards)
     rewards, name = campaign.rewards[observed], args.round
     if name is None and "round" in results:
         name = "round" if results["round"][observed].notna().all() else None
@@ -170,21 +165,16 @@ def read_rounds(args: SuggestOptions, campaign: Candidates) -> pd.DataFrame:
 
 
 def report_page(
-    args: SuggestOptions,
     bandit: Any,
     campaign: Candidates,
     batch: pd.DataFrame,
-    features: Features,
     parts: Sequence[Part],
     stop: Sequence[str],
 ) -> str:
     """Return the page: results so far, checks of the model, and the batch."""
-    ids = campaign.ids
-    observed = torch.from_numpy(~np.isnan(campaign.rewards))
-    indices = torch.from_numpy(campaign.indices)[observed]
-    rewards = torch.from_numpy(campaign.rewards)[observed]
+    args, ids = campaign.args, campaign.ids
     picks = batch.dropna(axis="columns", how="all").rename(columns={args.id: "id"})
-    settings = settings_shown(args, campaign, batch.index.to_numpy())
+    settings = settings_shown(campaign, batch.index.to_numpy())
     picks["settings"] = settings.to_numpy().tolist()
     if args.smiles and not args.component:
         # A dot separates the molecules of several columns.
@@ -192,33 +182,32 @@ def report_page(
         structures = draw_molecules(list(molecules.agg(".".join, axis="columns")))
         picks["structure"] = list(map(_data_uri, structures))
     is_fitted = "mean" in picks
+    titles = ["id" if args.roles else args.id, *settings]
     content: dict[str, Any] = {"parts": list(map(_pictures, parts)), "best": None}
     if args.roles:
-        content["fronts"] = _fronts(args, bandit, campaign, batch, parts)
+        content["fronts"] = _fronts(bandit, campaign, batch, parts)
         picks["cells"] = pd.Series(outcome_cells(args, batch), picks.index)
-        titles = [
-            "id",
-            *settings,
-            *(t for name in args.roles for t in (name, "95 % interval")),
-        ]
+        for name in args.roles:
+            titles += [name, "95 % interval"]
         titles += ["limits hold"] if args.limit else []
-        content["titles"] = titles
     if is_fitted:
-        content["outcomes"], content["hits"] = best_hits(args, bandit, campaign)
-    if is_fitted and len(indices):
+        content["outcomes"], content["hits"] = best_hits(bandit, campaign)
+    own = parts[0].own.dropna(subset="rewards")
+    if is_fitted and len(own):
         arms = torch.tensor(batch.index.to_numpy())
-        nearest = nearest_measured(bandit, arms, indices, rewards)
+        nearest = nearest_measured(bandit, arms, own)
         picks["nearest"] = ids[nearest["arm"]]
         picks[["similarity", "measured"]] = nearest[["similarity", "mean"]].to_numpy()
         best = bandit.best_arm()
         mean, variance = bandit.predict(torch.tensor([best]))
         std = variance.sqrt().item()
         content["best"] = {"id": ids[best], "mean": mean.item(), "std": std}
-    places, words = batch_places(parts, features, campaign, batch.index.to_numpy())
+    places, words = batch_places(parts, campaign, batch.index.to_numpy())
     if words:
         content["places"] = _draw(plot_places, places, words)
         content["axes"] = [*words]
-    columns = {"id": args.id, **COLUMNS}
+    if not args.roles:
+        titles += [title for name, title in COLUMNS.items() if name in picks]
     return _template().render(
         content,
         args=args,
@@ -227,8 +216,8 @@ def report_page(
         num_candidates=campaign.num_candidates,
         num_results=max(len(part.rounds) for part in parts),
         is_fitted=is_fitted,
-        assumed=_assumed(args, parts, features),
-        columns={name: title for name, title in columns.items() if name in picks},
+        assumed=_assumed(campaign, parts),
+        titles=titles,
         picks=picks.to_dict("records"),
         settings=list(settings),
     )
@@ -247,16 +236,15 @@ def outcome_cells(args: SuggestOptions, table: pd.DataFrame) -> list[tuple[str, 
     return list(zip(*cells, strict=True))
 
 
-def _assumed(
-    args: SuggestOptions, parts: Sequence[Part], features: Features
-) -> dict[str, Any]:
+def _assumed(campaign: Candidates, parts: Sequence[Part]) -> dict[str, Any]:
     """Return the models that are fitted, versions, and all options, by name."""
+    args = campaign.args
     assumed: dict[str, Any] = {}
     for part in parts:
         if not part.is_fitted:
             continue
         variance = part.bandit.noise_variance
-        model = describe_kernel(part.bandit.covar_module, features)
+        model = describe_kernel(part.bandit.covar_module, campaign.features)
         if len(part.bandit.observed_arms):
             share = f"{100 * detail_share(part.bandit):.0f} % of the differences"
             model["between near neighbours"] = share
@@ -278,25 +266,21 @@ def _assumed(
     }
 
 
-def nearest_measured(
-    bandit: GPBandit, arms: Tensor, indices: Tensor, rewards: Tensor
-) -> pd.DataFrame:
+def nearest_measured(bandit: GPBandit, arms: Tensor, own: pd.DataFrame) -> pd.DataFrame:
     """Return the most similar measured arm of each arm: its index, similarity and mean.
 
     Similarity is the kernel's correlation of the two: 1 for equal arms, 0 for
     independent ones.
     """
-    measured, place, counts = indices.unique(return_inverse=True, return_counts=True)
-    means = sum_replicates(rewards, place, len(measured)) / counts
-    kernel = bandit.covar_module
+    means = own.groupby("indices")["rewards"].mean()
+    kernel, measured = bandit.covar_module, torch.tensor(means.index.to_numpy())
     x, z = kernel_features(bandit, arms), kernel_features(bandit, measured)
     with torch.no_grad():
         variances = kernel(x, diag=True).unsqueeze(-1) * kernel(z, diag=True)
         correlation = dense_covariance(kernel, x, z) / variances.sqrt()
     similarity, nearest = correlation.max(dim=-1)
-    return pd.DataFrame(
-        {"arm": measured[nearest], "similarity": similarity, "mean": means[nearest]}
-    )
+    found = means.iloc[nearest.numpy()].rename_axis("arm").reset_index(name="mean")
+    return found.assign(similarity=similarity.numpy())
 
 
 def describe_kernel(kernel: Kernel, features: Features) -> dict[str, Any]:
@@ -382,13 +366,10 @@ def _effects(effects: ColumnEffects, reward: str) -> list[dict[str, Any]]:
 
 
 def _fronts(
-    args: SuggestOptions,
-    bandit: Any,
-    campaign: Candidates,
-    batch: pd.DataFrame,
-    parts: Sequence[Part],
+    bandit: Any, campaign: Candidates, batch: pd.DataFrame, parts: Sequence[Part]
 ) -> list[dict[str, Any]]:
     """Return a picture for each pair of objectives."""
+    args = campaign.args
     names = [name for name, _ in objectives_of(args.roles)]
     told = pd.DataFrame({part.name: part.campaign.rewards for part in parts})
     means = told.groupby(campaign.indices).mean()

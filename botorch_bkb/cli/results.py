@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from botorch.exceptions.errors import InputDataError
 from numpy.typing import NDArray
 
+from botorch_bkb.bandits.observations import LABELS
 from botorch_bkb.cli.arguments import DEFAULT_ID, SuggestOptions
 from botorch_bkb.cli.candidates import Rows
 from botorch_bkb.cli.tables import note, read_by_options, reward_column
@@ -110,27 +110,43 @@ def _samples(
     return ids
 
 
-def by_campaign(rows: Rows, controls: Rows) -> tuple[Rows, list[Rows]]:
-    """Return the results of this campaign, and those of earlier ones and controls."""
-    is_earlier = rows.results.index.get_level_values(1) != ""
-    return rows.where(~is_earlier), [rows.where(is_earlier), controls]
+def told_table(
+    indices: Any, rewards: Any, noise: Any = np.nan, **names: Any
+) -> pd.DataFrame:
+    """Return a table of results as a bandit takes them.
+
+    Its columns are the ``indices`` of candidates, -1 for controls; the ``rewards``, NaN
+    while in flight; their ``noise`` variances, NaN if not known; and the names of
+    ``group``, ``campaign`` and ``control``, empty without.
+    """
+    columns = {"indices": indices, "rewards": rewards, "noise": noise}
+    return pd.DataFrame(columns | dict.fromkeys(LABELS, "") | names)
 
 
-def told(rows: Rows, args: SuggestOptions) -> dict[str, Any]:
-    """Return arguments of ``add_observations`` for the results with a reward."""
-    if args.roles:  # one of them, as if it were the only one
-        rewards = to_numbers(rows.results[args.reward_label]).to_numpy(copy=True)
-        rows = rows._replace(rewards=rewards)
-    results, indices, rewards = rows.where(~np.isnan(rows.rewards))
-    is_control = indices.dtype.kind != "i"
-    return {
-        "indices": None if is_control else torch.from_numpy(indices),
-        "control": indices if is_control else None,
-        "rewards": torch.from_numpy(rewards),
-        "noise_variance": noise_variances(results, rewards, args),
-        "group": labels(results, args.group).to_numpy(),
-        "campaign": results.index.get_level_values(1).to_numpy(),
-    }
+def told(rows: Rows, args: SuggestOptions) -> pd.DataFrame:
+    """Return results as a bandit takes them."""
+    results, samples, rewards = rows
+    is_control = samples.dtype.kind != "i"
+    return told_table(
+        np.full(len(samples), -1) if is_control else samples,
+        rewards,
+        noise_variances(results, rewards, args),
+        group=labels(results, args.group).to_numpy(),
+        campaign=results.index.get_level_values(1).to_numpy(),
+        control=samples if is_control else "",
+    )
+
+
+def add_results(bandit: Any, told: pd.DataFrame) -> None:
+    """Add results to a bandit: those of candidates, then those of controls."""
+    for is_control, rows in told.groupby(told["control"] != ""):
+        names = [*LABELS] if is_control else ["group", "campaign"]
+        bandit.add_observations(
+            None if is_control else rows["indices"].to_numpy(),
+            rows["rewards"].to_numpy(),
+            noise_variance=rows["noise"].to_numpy(),
+            **{name: rows[name].to_numpy() for name in names},
+        )
 
 
 def labels(results: pd.DataFrame, name: str | None) -> pd.Series:
@@ -140,18 +156,17 @@ def labels(results: pd.DataFrame, name: str | None) -> pd.Series:
     return texts.where(cells.notna(), "")
 
 
-def last_failures(
-    indices: NDArray[np.int64], is_failed: NDArray[np.bool_], ids: Any
-) -> NDArray[np.int64]:
-    """Return the candidates whose last measurement failed, and report them.
+def sort_results(
+    rows: Rows, is_failed: NDArray[np.bool_], controls: Rows, ids: Any
+) -> tuple[Rows, list[Rows], NDArray[np.int64]]:
+    """Return the results of this campaign, and those of earlier ones and controls.
 
-    Args:
-        indices: The candidate of each result, -1 if it is none.
-        is_failed: Which measurements failed.
-        ids: The names of candidates.
+    Results of no candidate (-1) and failed ones are left out. The candidates whose last
+    measurement failed are returned too, and reported by their names, ``ids``.
     """
+    indices, is_of_candidate = rows.indices, rows.indices >= 0
     is_last = ~pd.Series(indices).duplicated(keep="last").to_numpy()
-    failed = indices[is_failed & is_last & (indices >= 0)]
+    failed = indices[is_failed & is_last & is_of_candidate]
     if len(failed):
         note(
             f"candidates whose last measurement failed: {len(failed):,} "
@@ -159,7 +174,9 @@ def last_failures(
             "chosen. Remove the rows of failed measurements to let these candidates be "
             "chosen again"
         )
-    return failed
+    rows = rows.where(is_of_candidate & ~is_failed)
+    is_earlier = rows.results.index.get_level_values(1) != ""
+    return rows.where(~is_earlier), [rows.where(is_earlier), controls], failed
 
 
 def _read_result(
@@ -236,10 +253,10 @@ def _read_rewards(results: pd.DataFrame, args: SuggestOptions) -> pd.Series:
 
 def noise_variances(
     results: pd.DataFrame, rewards: NDArray[np.float64], args: SuggestOptions
-) -> torch.Tensor:
+) -> NDArray[np.float64]:
     """Return the noise variance of each result by --noise-std, NaN if not known."""
     if args.noise_column not in results:
-        return torch.full((len(results),), torch.nan, dtype=torch.double)
+        return np.full(len(results), np.nan)
     column = results[args.noise_column]
     stds = to_numbers(column)
     wrong = column.notna() & ~((stds > 0) & (stds <= MAX_NUMBER))
@@ -254,7 +271,7 @@ def noise_variances(
         )
     if args.log_reward:  # the derivative of the logarithm
         stds = stds / (np.log(10) * 10**rewards)
-    return torch.from_numpy(stds.to_numpy("float64", copy=True)).square()
+    return np.square(stds.to_numpy("float64"))
 
 
 def _note_unused_columns(

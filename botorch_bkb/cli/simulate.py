@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from botorch_bkb.bandits import EpsilonGreedyPolicy, FiniteArmBandit, GPBandit
 from botorch_bkb.cli.arguments import DemoOptions, SimulateOptions, SuggestOptions
-from botorch_bkb.cli.campaign import read_campaign
+from botorch_bkb.cli.campaign import Campaign
 from botorch_bkb.cli.suggest import bandit_options, SuggestLoop
 from botorch_bkb.cli.tables import note, reward_column, status
 from botorch_bkb.plotting import blank_figure, plot_found, plot_regret
@@ -128,18 +128,21 @@ def load_problem(
     names = [option.name for option in fields(SuggestOptions)]
     own = {name: getattr(args, name) for name in names if hasattr(args, name)}
     options = SuggestOptions(**own | {"arms": args.table})
-    campaign = read_campaign(options)
+    campaign = Campaign(options)
     require_column(campaign.table, args.reward, args.table, "--reward")
     rewards = reward_column(campaign.table[args.reward], may_be_empty=False)
-    features = campaign.features(options)
+    campaign.make_features()
     note(
         "results, regret and --noise-std are in standard deviations of "
         f"{args.reward!r}, which is {rewards.std(ddof=0):.4g}"
     )
     problem = FiniteArmProblem(
-        features.arms, standardized(rewards), args.noise_std, not args.minimize
+        campaign.features.arms,
+        standardized(rewards),
+        args.noise_std,
+        not args.minimize,
     )
-    chosen = {"batch_size": args.batch_size, **bandit_options(options, features)}
+    chosen = {"batch_size": args.batch_size, **bandit_options(campaign)}
     return problem, chosen, campaign.table[options.id].tolist()
 
 

@@ -25,7 +25,7 @@ from botorch_bkb.cli.arguments import (
     KernelName,
     SuggestOptions,
 )
-from botorch_bkb.cli.campaign import read_campaign
+from botorch_bkb.cli.campaign import Campaign
 from botorch_bkb.cli.candidates import Candidates
 from botorch_bkb.cli.components import Products
 from botorch_bkb.cli.diagnosis import (
@@ -39,7 +39,6 @@ from botorch_bkb.cli.diagnosis import (
     round_effect,
 )
 from botorch_bkb.cli.effects import column_effects
-from botorch_bkb.cli.features import Features
 from botorch_bkb.cli.outcomes import (
     best_outcomes,
     KERNELS,
@@ -57,6 +56,7 @@ from botorch_bkb.cli.predictions import (
     when_to_stop,
 )
 from botorch_bkb.cli.report import Part, report_page
+from botorch_bkb.cli.results import add_results, told_table
 from botorch_bkb.cli.tables import in_digits_of, note, quoted, status, unit_trouble
 from botorch_bkb.desirability import Desirability
 from botorch_bkb.tables.columns import listing, to_numbers
@@ -78,10 +78,9 @@ def run(args: SuggestOptions) -> None:
     _check_options(args)
     status("Reading the tables", args.quiet)
     if args.component:
-        products = Products(args)
-        _suggest(args, products, products.features)
+        _suggest(Products(args))
         return
-    campaign = read_campaign(args)
+    campaign = Campaign(args)
     own = [name for name in args.outcome_columns if name in campaign.table]
     if own and args.arms.resolve() not in [
         path.resolve() for path in args.observations
@@ -90,9 +89,9 @@ def run(args: SuggestOptions) -> None:
             f"the column {own[0]!r} of the candidates is ignored. To use its results, "
             f"add --observations {quoted(args.arms)}"
         )
-    features = campaign.features(args)
-    campaign.check_left(features, args)
-    _suggest(args, campaign, features)
+    campaign.make_features()
+    campaign.check_left()
+    _suggest(campaign)
 
 
 def _check_options(args: SuggestOptions) -> None:
@@ -235,74 +234,65 @@ def _write_options(args: SuggestOptions) -> None:
     print(f"To repeat this: python -m botorch_bkb suggest {quoted(f'@{path}')}")
 
 
-def _suggest(args: SuggestOptions, campaign: Candidates, features: Features) -> None:
+def _suggest(campaign: Candidates) -> None:
     """Choose the batch from tables that were read, write it, and print a summary."""
-    parts = outcome_parts(args, campaign)
+    args, parts = campaign.args, outcome_parts(campaign)
     # An outcome whose results are all equal may still hold its limit.
     fitted = [part.name for part in parts if part.is_fitted or part.is_constant]
     bandit: Any
     if args.roles:
-        bandit = outcomes_bandit(args, campaign, features, parts)
+        bandit = outcomes_bandit(campaign, parts)
         models = list(bandit.outcomes.values())
     else:
-        indices, rewards = torch.tensor(campaign.indices), parts[0].rewards
-        options = {"seed": args.seed, **bandit_options(args, features)}
-        options |= {"group": parts[0].group, "others": parts[0].others}
+        options = {"seed": args.seed, **bandit_options(campaign)}
         options["bounds"] = next(iter(args.bounds_of.values()), None)
-        bandit = suggestion_bandit(
-            features.arms, indices, rewards, parts[0].noise, **options
-        )
+        told = pd.concat([parts[0].own, parts[0].others])
+        bandit = suggestion_bandit(campaign.features.arms, told, **options)
         models = [bandit]
-    told = f"{models[0].num_pulls:,} measurements, choosing {args.batch_size:,}"
-    status(f"Fitting {told}", args.quiet)
-    picks = _choose(bandit, campaign, features, args)
+    num_told, size = models[0].num_pulls, args.batch_size
+    status(f"Fitting {num_told:,} measurements, choosing {size:,}", args.quiet)
+    picks = _choose(bandit, campaign)
     if args.roles:
         batch = predict_outcomes(args, bandit, picks, fitted)
         batch.insert(0, "repeats", 1)
         batch.insert(0, campaign.id_column, campaign.ids[picks.numpy()])
     else:
-        own = campaign.ids, campaign.id_column, bool(fitted)
-        batch = describe_batch(bandit, picks, *own)
+        batch = describe_batch(bandit, picks, campaign, bool(fitted))
     outcomes = [name for name in args.outcome_columns if name not in batch]
     empty = batch.assign(**dict.fromkeys(outcomes, np.nan))
-    table, form = campaign.next_table(empty, picks, args)
+    table, form = campaign.next_table(empty, picks)
     write_table(table, args.output, form)
     for part, model in zip(parts, models, strict=True):
         part.bandit = model
         _print_fit(part)
-        part.effects = column_effects(part, features, campaign)
+        part.effects = column_effects(part)
         if part.effects is not None:
             print(part.effects.sentence(f" for {part.name}" if args.roles else ""))
-    stop = print_summary(bandit, batch, campaign, args, fitted)
+    stop = print_summary(bandit, batch, campaign, fitted)
     print(f"\nWrote {args.output}")
     if args.predictions is not None:
         if args.roles:
-            table = best_outcomes(args, bandit, campaign, fitted)
+            table = best_outcomes(bandit, campaign, fitted)
         else:
-            table = predictions_table(args, bandit, campaign, bool(fitted))
+            table = predictions_table(bandit, campaign, bool(fitted))
         write_table(table, args.predictions, campaign.form)
         print(f"Wrote {args.predictions}")
     if args.report is not None:
-        page = report_page(args, bandit, campaign, batch, features, parts, stop)
+        page = report_page(bandit, campaign, batch, parts, stop)
         args.report.write_text(page, encoding="utf-8")
         print(f"Wrote {args.report}")
     if args.words:
         _write_options(args)
 
 
-def _choose(
-    bandit: Any,
-    campaign: Candidates,
-    features: Features,
-    args: SuggestOptions,
-) -> Tensor:
+def _choose(bandit: Any, campaign: Candidates) -> Tensor:
     """Ask for the batch; what failed or is not available is left out."""
-    available = campaign.exclude(bandit)
+    args, available = campaign.args, campaign.exclude(bandit)
     with warnings.catch_warnings():
         if len(bandit.observed_arms) >= MIN_CANDIDATES_TO_JUDGE:
             # The line about the fit says more than the bandit's own warning.
             warnings.filterwarnings("ignore", "The fit to .* observations explains")
-        same = features.shared_columns(args)
+        same = campaign.features.shared_columns(args)
         picks = bandit.ask(args.batch_size, available=available, same=same)
     if len(picks) < args.batch_size:
         is_once = args.goal != "regret" and len(picks) == campaign.num_available
@@ -321,55 +311,41 @@ def _choose(
     return picks
 
 
-def bandit_options(args: SuggestOptions, features: Features) -> dict[str, Any]:
+def bandit_options(campaign: Candidates) -> dict[str, Any]:
     """Return the options of :func:`suggestion_bandit` that a command has."""
+    args = campaign.args
     return {
         "goal": args.goal,
         "maximize": not args.minimize,
         "max_repeats": args.max_repeats,
         "max_inducing": args.max_inducing,
-        "kernel": features.kernel,
+        "kernel": campaign.features.kernel,
         "confidence": args.confidence,
     }
 
 
 def suggestion_bandit(
     arms: Tensor,
-    indices: Tensor,
-    rewards: Tensor,
-    noise: Tensor | None = None,
+    told: pd.DataFrame,
     *,
     seed: int,
     kernel: KernelName | None = None,
-    group: Any = None,
-    others: Sequence[dict[str, Any]] = (),
     **options: Any,
 ) -> GPBandit:
     """Return the bandit that chooses the next batch, with all measurements.
 
     Args:
         arms: An ``A x d`` tensor of features.
-        indices: The ``n`` arms measured so far, repeats included.
-        rewards: Their ``n`` rewards, NaN while a measurement is in flight.
-        noise: Their ``n`` noise variances, NaN for those not known; None if none is.
+        told: The measurements, as :func:`told_table` returns them.
         seed: The source of all randomness.
         kernel: The kernel to learn; None for the bandit's default.
-        group: The measurements' ``n`` groups; None for none.
-        others: The arguments of ``add_observations`` for controls and for results of
-            earlier campaigns.
         options: Others of :class:`~botorch_bkb.GPBandit`.
     """
-    told = ~rewards.isnan()
     generator = torch.Generator().manual_seed(seed)
     bandit = GPBandit(arms, KERNELS.get(kernel or ""), generator=generator, **options)
-    known = None if noise is None else noise[told]
-    own = None if group is None else group[told.numpy()]
-    bandit.add_observations(
-        indices[told], rewards[told], noise_variance=known, group=own
-    )
-    for each in others:
-        bandit.add_observations(**each)
-    bandit.add_pending(indices[~told])
+    is_open = told["rewards"].isna()
+    add_results(bandit, told[~is_open])
+    bandit.add_pending(told["indices"][is_open].to_numpy())
     return bandit
 
 
@@ -420,29 +396,28 @@ class SuggestLoop:
         return bandit.best_arm()
 
     def _new_bandit(self) -> GPBandit:
-        return suggestion_bandit(self.arms, self.indices, self.rewards, **self._options)
+        pulls = self.indices.numpy(force=True), self.rewards.numpy(force=True)
+        told = told_table(*pulls)
+        return suggestion_bandit(self.arms, told, **self._options)
 
 
 def print_summary(
-    bandit: Any,
-    batch: pd.DataFrame,
-    campaign: Candidates,
-    args: SuggestOptions,
-    fitted: Sequence[str],
+    bandit: Any, batch: pd.DataFrame, campaign: Candidates, fitted: Sequence[str]
 ) -> list[str]:
     """Print the state of the campaign, the best measured candidates and the batch.
 
     Returns the sentences about when to stop, none before the model is fitted. Of
     several outcomes these are the lines about the best candidates.
     """
-    reward, stop = args.reward_label, list[str]()
+    args, stop = campaign.args, list[str]()
+    reward = args.reward_label
     num_next = int(batch["repeats"].sum())
     num_open = len(bandit.pending) - num_next
     told = f"{len(campaign.results) - num_open:,} measurements in all, {num_open:,} "
     told += "with open outcomes or in flight" if args.roles else "in flight"
     print(f"{campaign.counts(bandit)}, {told}.")
     if args.roles:
-        stop = recommended(args, bandit, campaign, fitted)
+        stop = recommended(bandit, campaign, fitted)
         print(*stop, sep="\n")
     elif fitted and len(bandit.observed_arms):
         ids, best = campaign.ids, bandit.best_arm()
@@ -453,7 +428,7 @@ def print_summary(
             f"{in_digits_of(mean.item(), std)} +- "
             f"{in_digits_of(DEVIATIONS_OF_95_PERCENT * std, std)} (95 %)."
         )
-        stop = when_to_stop(bandit, batch, campaign, reward)
+        stop = when_to_stop(bandit, batch, campaign)
         print("When to stop:", *stop)
     first = campaign.columns_of(batch.index[:1].to_numpy())
     own = first.columns.intersection(args.same)
@@ -479,11 +454,9 @@ def _print_fit(part: Part) -> None:
     """Print a description of the fit; keep held-out predictions and warnings."""
     args, campaign, bandit = part.args, part.campaign, part.bandit
     of, before = (f" of {part.name}", f"{part.name}: ") if args.roles else ("", "")
-    is_told = ~part.rewards.isnan()
-    indices = torch.from_numpy(campaign.indices)[is_told]
-    rewards, noise = part.rewards[is_told], part.noise[is_told]
-    group = part.group[is_told.numpy()]
-    names = list(campaign.ids[indices.numpy()])
+    own = part.own.dropna(subset="rewards")
+    rewards, noise = (torch.tensor(own[name].array) for name in ("rewards", "noise"))
+    names = list(campaign.ids[own["indices"].to_numpy()])
     tables = [campaign.results, *(rows.results for rows in campaign.others)]
     files = pd.concat(tables).groupby(level=0, sort=False)
     troubles: list[str | None] = [
@@ -494,14 +467,12 @@ def _print_fit(part: Part) -> None:
     if log_reward is False:
         troubles.append(decades_trouble(rewards, args.minimize))
     told = campaign.results[[name for name, _ in args.objective]].apply(to_numbers)
-    outcomes = torch.tensor(told[is_told.numpy()].to_numpy().T)
+    outcomes = torch.tensor(told[part.own["rewards"].notna().array].to_numpy().T)
     marks = reward_trouble(bandit, rewards, noise, names, log_reward, [*outcomes])
     troubles.append(marks)
     if is_fitted(rewards):
         status("Checking the fit", args.quiet)
-        text, part.held_out = diagnose(
-            bandit, indices, rewards, noise, group, part.others
-        )
+        text, part.held_out = diagnose(bandit, own, part.others)
         print(f"Fit{of}: {text}.")
     if bandit.num_pulls and (args.group is not None or args.earlier):
         part.groups = describe_groups(bandit, args)

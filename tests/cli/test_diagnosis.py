@@ -16,6 +16,7 @@ from botorch_bkb.cli.diagnosis import (
     reward_trouble,
     round_effect,
 )
+from botorch_bkb.cli.results import told_table
 from tests.bandits.test_warping import failing
 from tests.helpers import learned_parts, seeded
 from tests.reference import composite_covariance
@@ -42,7 +43,8 @@ def measured():
 @pytest.fixture(scope="module")
 def held_out(measured):
     """Return the predictions of the pulls by fits without them."""
-    return diagnose(*measured)[1]
+    bandit, *told = measured
+    return diagnose(bandit, told_table(*told))[1]
 
 
 def half_widths(found):
@@ -60,7 +62,7 @@ def test_leaving_one_out_mirrors_rewards_that_are_minimized(measured, monkeypatc
         told = sign * (rewards + 50)
         own.add_observations(indices, told)
         own.ask(1)
-        found.append(sign * diagnose(own, indices, told)[1].mean)
+        found.append(sign * diagnose(own, told_table(indices, told))[1].mean)
     np.testing.assert_allclose(*found, rtol=1e-6)
     assert np.corrcoef(found[0], rewards)[0, 1] > 0.8
 
@@ -69,7 +71,7 @@ def test_many_candidates_are_left_out_one_by_one(measured, monkeypatch):
     """Equation 5.12 of Rasmussen and Williams, over the means of repeats."""
     monkeypatch.setattr(diagnosis, "MAX_REFITTED", 0)
     bandit, indices, rewards = measured
-    text, found = diagnose(bandit, indices, rewards)
+    text, found = diagnose(bandit, told_table(indices, rewards))
     arms = bandit.arms.numpy()
     x = (arms - arms.min(axis=0)) / np.ptp(arms, axis=0)
     rows = np.unique(indices)
@@ -117,14 +119,14 @@ def test_the_noise_is_a_guess_without_a_repeat(again, noise_variance, is_guess):
     rewards = bandit.arms[indices].sum(dim=-1)
     bandit.add_observations(indices, rewards)
     bandit.ask(1)
-    text, _ = diagnose(bandit, indices, rewards)
+    text, _ = diagnose(bandit, told_table(indices, rewards))
     note = "(a guess: no candidate was measured twice)"
     assert (note in text) == is_guess
     # One result of a control tells no noise, the second one does.
     for number, tells in enumerate([False, True]):
         bandit.add_observations(None, [number], group=["P1"], control=["standard"])
         bandit.ask(1)
-        text, _ = diagnose(bandit, indices, rewards)
+        text, _ = diagnose(bandit, told_table(indices, rewards))
         assert (note in text) == (is_guess and not tells)
 
 
@@ -134,7 +136,7 @@ def test_what_is_predicted_of_a_candidate_knows_nothing_of_its_rewards(
     bandit, indices, rewards = measured
     before = held_out
     changed = torch.where(indices == indices[0], rewards + 5, rewards)
-    after = diagnose(bandit, indices, changed)[1]
+    after = diagnose(bandit, told_table(indices, changed))[1]
     assert before.is_refitted
     own = (indices == indices[0]).numpy()
     np.testing.assert_allclose(after.mean[own], before.mean[own])
@@ -163,7 +165,7 @@ def test_poor_results_are_predicted_on_a_logarithmic_scale(maximize, most, monke
     bandit = failing(maximize, num_told=40)
     indices, rewards, *_ = bandit._observations.history()
     rewards = rewards if maximize else -rewards
-    text, found = diagnose(bandit, indices, rewards)
+    text, found = diagnose(bandit, told_table(indices, rewards))
     side = "below" if maximize else "above"
     limit = bandit.warp.median if maximize else -bandit.warp.median
     assert f"results {side} {limit:.3g} are on a logarithmic scale;" in text
@@ -189,7 +191,7 @@ def test_known_noise_weighs_and_widens_intervals(measured, most, monkeypatch):
     bandit = GPBandit(measured[0].arms, seed=0)
     bandit.add_observations(indices, rewards, noise_variance=noise)
     bandit.ask(1)
-    text, found = diagnose(bandit, indices, rewards, noise)
+    text, found = diagnose(bandit, told_table(indices, rewards, noise))
     full = noise.nan_to_num(bandit.noise_variance).numpy()
     share = full[:-1].mean() / rewards[:-1].numpy().var()  # without the last
     shown = float(re.match(r"noise is (\d+)% of", text)[1]) / 100
@@ -218,7 +220,7 @@ def test_candidates_of_equal_features_are_left_out_together():
     bandit = GPBandit(arms, seed=0)
     bandit.add_observations(*told)
     bandit.ask(1)
-    _, found = diagnose(bandit, *told)
+    _, found = diagnose(bandit, told_table(*told))
     assert found.num_candidates == 20
     assert found.correlation < 0.5
 
@@ -226,7 +228,7 @@ def test_candidates_of_equal_features_are_left_out_together():
 def test_few_candidates_are_not_held_out(measured):
     bandit, indices, rewards = measured
     few = indices < indices.unique()[7]
-    assert diagnose(bandit, indices[few], rewards[few])[1] is None
+    assert diagnose(bandit, told_table(indices[few], rewards[few]))[1] is None
 
 
 @pytest.mark.parametrize("shifts", [[0, 0, 0], [0, 2, -1]])
@@ -261,7 +263,7 @@ def test_pure_noise_is_not_predicted_by_what_has_seen_it(measured):
     correlations = []
     for seed in range(2):
         rewards = torch.tensor(np.random.default_rng(seed).normal(size=len(indices)))
-        _, found = diagnose(bandit, indices, rewards)
+        _, found = diagnose(bandit, told_table(indices, rewards))
         correlations.append(found.correlation)
     assert np.mean(correlations) < 0.1
 
@@ -308,7 +310,7 @@ def test_a_far_candidate_that_was_not_measured_tells_what_it_does_to_the_fit(
     typo = GPBandit(arms, seed=0)
     typo.add_observations(indices, rewards)
     typo.ask(1)
-    _, found = diagnose(typo, indices, rewards)
+    _, found = diagnose(typo, told_table(indices, rewards))
     assert held_out.correlation > 0.9
     assert found.correlation < 0.5
     assert found.num_candidates == 30

@@ -36,12 +36,14 @@ def known_function():
     return frame, (20 + added + 0.15 * frame["heat"]).to_numpy("float64")
 
 
-def part_of(bandit, num_candidates=40, **options):
+def part_of(bandit, columns, num_candidates=40, arms=None, **options):
     """Return an outcome of a campaign, as far as effects need it."""
     held_out = SimpleNamespace(num_candidates=num_candidates, beats_mean=True)
     part = {"bandit": bandit, "held_out": held_out, "problems": [], "effects": None}
     part["args"] = SimpleNamespace(minimize=not bandit.maximize)
-    part["campaign"] = SimpleNamespace(indices=bandit.observed_arms.numpy())
+    features = Features(bandit.arms if arms is None else arms, None, columns)
+    indices = bandit.observed_arms.numpy()
+    part["campaign"] = SimpleNamespace(indices=indices, features=features)
     return SimpleNamespace(**part | options)
 
 
@@ -54,8 +56,7 @@ def after_40_results(seed, minimize=False):
         picks = bandit.ask(8)
         rewards = means[picks] + rng.normal(scale=2, size=8)
         bandit.tell(picks, (1 - 2 * minimize) * rewards)
-    features = Features(bandit.arms, None, [*frame])
-    return column_effects(part_of(bandit), features, None)
+    return column_effects(part_of(bandit, [*frame]))
 
 
 @pytest.mark.usefixtures("full_fits")
@@ -122,29 +123,27 @@ def bandit_of(arms, rewards):
 def test_nothing_is_said_of_columns_that_the_model_does_not_know():
     x = torch.rand(60, 3, generator=torch.Generator().manual_seed(0)).double()
     bandit = bandit_of(x, x[:40].sum(dim=1))
-    features = Features(bandit.arms, None, ["a", "b", "c"])
-    assert column_effects(part_of(bandit), features, None) is not None
+    assert column_effects(part_of(bandit, "abc")) is not None
     guesses = SimpleNamespace(num_candidates=40, beats_mean=False)
     for each in (
-        part_of(bandit, 23),
-        part_of(bandit, held_out=None),
-        part_of(bandit, held_out=guesses),
-        part_of(bandit, problems=["results are far beyond all others"]),
+        part_of(bandit, "abc", 23),
+        part_of(bandit, "abc", held_out=None),
+        part_of(bandit, "abc", held_out=guesses),
+        part_of(bandit, "abc", problems=["results are far beyond all others"]),
+        part_of(bandit, "a"),
+        part_of(bandit, [f"x{number}" for number in range(11)]),
+        part_of(bandit_of(x, torch.ones(40).double()), "abc"),
     ):
-        assert column_effects(each, features, None) is None
-    for columns in (["a"], [f"x{number}" for number in range(11)]):
-        assert column_effects(part_of(bandit), Features(x, None, columns), None) is None
+        assert column_effects(each) is None
     bits = BitArms(torch.zeros(60, 2, dtype=torch.uint8), True, x[:, :2])
-    assert column_effects(part_of(bandit), Features(bits, None, "ab"), None) is None
-    constant = bandit_of(x, torch.ones(40).double())
-    assert column_effects(part_of(constant), features, None) is None
+    assert column_effects(part_of(bandit, "ab", arms=bits)) is None
 
 
 def test_confounded_columns_are_named():
     heat = torch.linspace(20, 90, 60).double()
     x = torch.stack([heat, heat**2, torch.arange(60) % 7], dim=-1)
-    features = Features(x, None, ["heat", "pressure", "time"])
-    found = column_effects(part_of(bandit_of(x, heat)), features, None)
+    part = part_of(bandit_of(x, heat), ["heat", "pressure", "time"])
+    found = column_effects(part)
     assert "heat and pressure vary together in the table" in found.sentence()
     assert found.shares.to_numpy().sum() <= 1 + 1e-9
 
@@ -155,15 +154,14 @@ def test_molecules_have_a_share_but_neither_effects_nor_an_axis():
     bits = {name: rng.integers(2, size=16) for name in ADDED["ligand"]}
     arms = TableArms(frame, {"ligand": bits})
     rows = rng.permutation(len(frame))
-    part = part_of(bandit_of(arms[torch.tensor(rows)], torch.tensor(means[rows][:80])))
-    campaign = SimpleNamespace(columns_of=frame.iloc[rows].iloc.__getitem__)
-    features = Features(part.bandit.arms, None, [*frame])
-    part.effects = column_effects(part, features, None)
+    bandit = bandit_of(arms[torch.tensor(rows)], torch.tensor(means[rows][:80]))
+    part = part_of(bandit, [*frame])
+    part.campaign.columns_of = frame.iloc[rows].iloc.__getitem__
+    part.effects = column_effects(part)
     assert "ligand" in part.effects.shares.index
     assert {*part.effects.tables} == {*COLUMNS[1:]}
-    others, measured, batch = batch_places(
-        [part], features, campaign, np.array([90, 91])
-    )[0]
+    picks = np.array([90, 91])
+    others, measured, batch = batch_places([part], part.campaign, picks)[0]
     assert [len(each) for each in (others, measured, batch)] == [158, 80, 2]
     assert "ligand" not in batch
 
@@ -182,10 +180,11 @@ def products(sizes):
     bandit = GPBandit(arms, noise_variance=0.01, seed=0)
     code, number = arms.components(told).mT
     bandit.add_observations(told, 30 / sizes[0] * code + 5 * tables["b"][number])
-    part = part_of(bandit)
-    features = Features(arms, None, ["a", "b"])
-    part.effects = column_effects(part, features, campaign)
-    return part, lambda picks: batch_places([part], features, campaign, picks)
+    part = part_of(bandit, "ab")
+    vars(campaign).update(vars(part.campaign))
+    part.campaign = campaign
+    part.effects = column_effects(part)
+    return part, lambda picks: batch_places([part], campaign, picks)
 
 
 def test_elements_of_components_have_their_names(monkeypatch):

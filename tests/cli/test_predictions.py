@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from botorch_bkb.__main__ import main
+from botorch_bkb.cli.results import told_table
 from botorch_bkb.cli.suggest import suggestion_bandit
 
 
@@ -45,13 +46,9 @@ def read(path="p.csv"):
 
 def expected(maximize=True, rewards=RESULTS["reward"], **options):
     """The settings, and predictions of the command's bandit, before it asks."""
-    bandit = suggestion_bandit(
-        torch.from_numpy(HEAT).unsqueeze(-1),
-        torch.arange(0, NUM_ARMS, 4),
-        torch.tensor(rewards.to_numpy()),
-        seed=0,
-        maximize=maximize,
-    )
+    arms = torch.from_numpy(HEAT).unsqueeze(-1)
+    told = told_table(np.arange(0, NUM_ARMS, 4), rewards)
+    bandit = suggestion_bandit(arms, told, seed=0, maximize=maximize)
     generator = torch.Generator().manual_seed(0)
     columns = bandit.predictions(num_draws=4096, generator=generator, **options)
     table = pd.DataFrame(columns).drop(columns="arm")

@@ -1,6 +1,7 @@
 import base64
 import re
 from html.parser import HTMLParser
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -15,13 +16,13 @@ from botorch_bkb.__main__ import main
 from botorch_bkb.bandits import GPBandit
 from botorch_bkb.cli import diagnosis
 from botorch_bkb.cli.arguments import SuggestOptions
-from botorch_bkb.cli.campaign import Campaign
 from botorch_bkb.cli.features import Features
 from botorch_bkb.cli.report import (
     describe_kernel,
     nearest_measured,
     read_rounds,
 )
+from botorch_bkb.cli.results import told_table
 from botorch_bkb.cli.tables import in_digits_of
 from botorch_bkb.integrations.chem import draw_molecules
 from botorch_bkb.models.kernels import TanimotoKernel
@@ -201,13 +202,10 @@ def rounds_of(rewards, column=None, cells=(), index=None, **name):
     results = pd.DataFrame({"id": "a", "reward": rewards}, index)
     if column is not None:
         results[column] = cells
-    indices = np.zeros(len(rewards), dtype=int)
-    arms = pd.DataFrame({"id": ["a"]})
-    all_arms = np.ones(1, bool)
-    campaign = Campaign(arms, arms, all_arms, results, indices, np.array(rewards))
     options = {"observations": ["results.csv"], "batch_size": 2}
-    options["round"] = name.get("name", column)
-    rounds = read_rounds(SuggestOptions(**options), campaign)
+    args = SuggestOptions(**options, round=name.get("name", column))
+    told = {"results": results, "rewards": np.array(rewards)}
+    rounds = read_rounds(SimpleNamespace(args=args, **told))
     parts = [part for _, part in rounds.groupby("key")]
     return [(part["name"].iloc[0], [*part["reward"]]) for part in parts]
 
@@ -288,7 +286,7 @@ def test_the_nearest_measured_is_that_of_the_largest_correlation(is_learned):
     rewards = torch.tensor(arms[indices].sum(axis=1) + rng.normal(size=20))
     bandit.add_observations(indices, rewards)
     picks = bandit.ask(5)
-    nearest = nearest_measured(bandit, picks, indices, rewards)
+    nearest = nearest_measured(bandit, picks, told_table(indices, rewards))
     x, z = arms[picks], arms[measured]
     if is_learned:
         parts = learned_parts(bandit.covar_module)
