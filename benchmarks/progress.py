@@ -34,11 +34,13 @@ from benchmarks.pools import Laboratory, load_pools, names_of, Pool, smoke_pools
 from benchmarks.record import Record, show_for_page
 from benchmarks.rows import add_run_arguments, finished_rows
 from botorch_bkb import GPBandit
-from botorch_bkb.bandits.progress import NUM_DRAWS, Platt
+from botorch_bkb.bandits.progress import BEST, BETTER, HELD, NUM_DRAWS, Platt
 
 
 FILE = "progress.csv"
 NUM_FIRST, BATCH_SIZE, NUM_BATCHES, NOISE = 10, 5, 10, 0.05
+STATEMENTS = {"better": BETTER, "best": BEST, "held": HELD}
+_, *NUMBERS = Platt._fields
 
 
 class Run(NamedTuple):
@@ -86,6 +88,9 @@ def play(pool: Pool, seed: int) -> pd.DataFrame:
         top = draws.probabilities.max()
         rows.append(
             {
+                "better_size": len(bandit.observed_arms) / pool.num_arms,
+                "best_size": pool.num_arms,
+                "held_size": pool.num_arms,
                 "better_share": is_new[draws.indices].double().mean(),
                 "better": pool.rewards[is_new].max() > pool.rewards[~is_new].max(),
                 "best_share": top,
@@ -107,37 +112,41 @@ def calibration(rows: pd.DataFrame) -> pd.DataFrame:
     Platt scaling is fitted to all other pools, and its numbers are those of all pools.
     """
     tables = []
-    for name in ("better", "best", "held"):
-        share, true = rows[f"{name}_share"], rows[name] > 0
+    for name in STATEMENTS:
         said = pd.Series(np.nan, index=rows.index)
         for pool in rows["pool"].unique():
             own = rows["pool"] == pool
-            said[own] = scaled(name, fit_platt(share[~own], true[~own]), share[own])
-        table = binned(said, true, (said // 0.2).clip(upper=4))
-        fitted = fit_platt(share, true)
-        tables.append(table.assign(statement=name, **fitted._asdict()))
+            said[own] = scaled(name, fit_platt(name, rows[~own]), rows[own])
+        table = binned(said, rows[name] > 0, (said // 0.2).clip(upper=4))
+        table[[*NUMBERS]] = fit_platt(name, rows)[1:]
+        tables.append(table.assign(statement=name))
     for name in ("rise", "inside"):
         table = binned(rows[f"{name}_said"], rows[name], 0 * rows["rise"])
         tables.append(table.assign(statement=name))
     table = pd.concat(tables, ignore_index=True)
-    return table[["statement", "cases", "said", "true", *Platt._fields]]
+    return table[["statement", "cases", "said", "true", *NUMBERS]]
 
 
-def fit_platt(share: pd.Series, true: pd.Series) -> Platt:
-    """Fit Platt scaling to shares of draws, with the targets of [platt1999]."""
-    odds = logit(share.clip(0.5 / NUM_DRAWS, 1 - 0.5 / NUM_DRAWS))
+def fit_platt(name: str, rows: pd.DataFrame) -> Platt:
+    """Fit Platt scaling of a statement, with the targets of [platt1999]."""
+    true, sizes = rows[name] > 0, STATEMENTS[name].sizes
+    odds = logit(rows[f"{name}_share"].clip(0.5 / NUM_DRAWS, 1 - 0.5 / NUM_DRAWS))
+    size = np.log(rows[f"{name}_size"].clip(*sizes))
     targets = (true * true.sum() + 1) / (np.where(true, true.sum(), (~true).sum()) + 2)
 
     def loss(numbers: NDArray[np.float64]) -> float:
-        z = numbers[0] + numbers[1] * odds
+        z = numbers[0] + numbers[1] * odds + numbers[2] * (size - size.mean())
         return float((np.logaddexp(0, z) - targets * z).mean())
 
-    return Platt(*minimize(loss, np.zeros(2)).x)
+    intercept, *slopes = minimize(loss, np.zeros(3)).x
+    return Platt(sizes, intercept - slopes[1] * size.mean(), *slopes)
 
 
-def scaled(name: str, platt: Platt, share: pd.Series) -> pd.Series:
+def scaled(name: str, platt: Platt, rows: pd.DataFrame) -> pd.Series:
     """Return what the bandit says, given its numbers."""
-    said = pd.Series([platt(each) for each in share], share.index)
+    share, size = rows[f"{name}_share"], rows[f"{name}_size"]
+    pairs = zip(share, size, strict=True)
+    said = pd.Series([platt(*pair) for pair in pairs], rows.index)
     return said.clip(upper=share) if name == "best" else said
 
 

@@ -17,24 +17,37 @@ class Platt(NamedTuple):
     """Platt scaling [platt1999]_: a line for the logarithm of the odds.
 
     Fitted models are too sure of their tails: of statements that hold in nine of ten
-    draws, fewer come true.
+    draws, fewer come true. How many depends on the size of the campaign.
+
+    Attributes:
+        sizes: The range of the campaigns to which the numbers were fitted. Smaller and
+            larger campaigns are taken for its ends.
+        intercept: The logarithm of the odds at even draws and size 1.
+        slope: How they grow with the logarithm of the odds of the draws.
+        size_slope: How they grow with the logarithm of the size.
     """
 
+    sizes: tuple[float, float]
     intercept: float
     slope: float
+    size_slope: float
 
-    def __call__(self, share: float) -> float:
+    def __call__(self, share: float, size: float) -> float:
         """Return the probability of what is true in a share of the draws."""
         share = min(max(share, 0.5 / NUM_DRAWS), 1 - 0.5 / NUM_DRAWS)
+        size = min(max(size, self.sizes[0]), self.sizes[1])
         odds = math.exp(self.intercept) * (share / (1 - share)) ** self.slope
+        odds *= size**self.size_slope
         return odds / (1 + odds)
 
 
-# `python -m benchmarks progress` fits and checks these: that an arm without measurement
-# is better than all others; that the best arm is the first of the draws, and that it is
-# among those of 95 % of them, both given the share of the first.
-BETTER, BEST = Platt(0.38, 0.27), Platt(-0.82, 0.61)
-HELD = Platt(1.44, 0.21)
+# `python -m benchmarks progress` fits and checks these. Of the share of the arms that
+# are measured: that one of the others is better than they are. Of the number of arms,
+# and the share of the first of the draws: that it is the best arm, and that the best
+# arm is among those of 95 % of the draws.
+BETTER = Platt((1 / 300, 1 / 8), -5.90, 0.20, -1.66)
+BEST = Platt((440, 3000), 6.61, 0.62, -1.01)
+HELD = Platt((440, 3000), 16.47, 0.19, -2.01)
 
 # Half of a 95 % interval: of Student's t distribution with four degrees of freedom, as
 # errors have heavier tails than a normal distribution. The same command counts the true
@@ -65,9 +78,9 @@ class Progress(NamedTuple):
     probability_best: float
 
 
-def calibrated_best(share: float) -> float:
+def calibrated_best(share: float, num_arms: int) -> float:
     """Return the probability of the arm that is the best in the largest share of draws.
 
     No more than this share, or all arms of few draws each would get more than 1.
     """
-    return min(share, BEST(share))
+    return min(share, BEST(share, num_arms))

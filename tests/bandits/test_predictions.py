@@ -143,7 +143,7 @@ def test_the_top_has_the_best_means_and_no_retired_or_equal_arm():
     retired = bandit.best_arm(among_pulled=False)
     bandit.retire_arms([retired])
     table = pd.DataFrame(bandit.predictions(generator=seeded()))
-    assert 0.5 < table["probability_best"].sum() < 1  # the rest: no draw chose it
+    assert 0.5 < table["probability_best"].sum() < 1 + 1e-9  # at most the draws
     table = table[table["arm"] < NUM_ARMS].drop(index=retired).sort_values("mean")
     top = pd.DataFrame(bandit.predictions(top=5, generator=seeded()))
     pd.testing.assert_frame_equal(top, table[:5].reset_index(drop=True))

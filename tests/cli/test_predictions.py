@@ -63,7 +63,7 @@ def test_all_candidates_are_predicted_in_their_order(path, folder):
     pd.testing.assert_frame_equal(table[["id"]], ARMS[["id"]], check_dtype=False)
     predicted = table.drop(columns="id")
     pd.testing.assert_frame_equal(predicted, expected(threshold=60.0), rtol=1e-9)
-    assert 0.5 < table["probability_best"].sum() < 1  # no draw chose the others
+    assert 0.5 < table["probability_best"].sum() < 1 + 1e-9  # at most the draws
     batch = read("next.csv").merge(table, on="id", suffixes=("", "_"))
     for name in ("mean", "std", "low", "high"):
         np.testing.assert_allclose(batch[name], batch[f"{name}_"], rtol=1e-9)
