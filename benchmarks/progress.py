@@ -1,7 +1,8 @@
 """How often what `GPBandit.progress` says comes true, on the pools of `practice`.
 
-Ten uniformly drawn candidates are measured first, then batches of five to 60, with
-noise of 5 % of the rewards' standard deviation over the pool. Before each batch the
+A campaign is over a pool, or over 50 or 200 candidates drawn from it. Ten uniformly
+drawn ones are measured first, then ten batches of five, or until half of the candidates
+are measured, with noise of 5 % of the rewards' standard deviation. Before each batch the
 bandit says
 
 - with which probability a candidate without measurement is better than all measured
@@ -39,6 +40,7 @@ from botorch_bkb.bandits.progress import BEST, BETTER, HELD, NUM_DRAWS, Platt
 
 FILE = "progress.csv"
 NUM_FIRST, BATCH_SIZE, NUM_BATCHES, NOISE = 10, 5, 10, 0.05
+SMALL_SIZES = 50, 200
 STATEMENTS = {"better": BETTER, "best": BEST, "held": HELD}
 _, *NUMBERS = Platt._fields
 
@@ -48,6 +50,7 @@ class Run(NamedTuple):
 
     pool: str
     seed: int
+    candidates: int
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,21 +63,27 @@ def run(args: argparse.Namespace, record: Record) -> None:
     pools = {} if args.page else smoke_pools()
     if not (args.page or args.smoke):
         pools = load_pools(names_of("all"))
-    wanted = [Run(pool, seed) for seed in range(args.seeds) for pool in pools]
-    what = FILE, Run._fields, wanted, lambda one: play(pools[one.pool], one.seed)
+    wanted = [
+        Run(pool.name, seed, size)
+        for seed in range(args.seeds)
+        for pool in pools.values()
+        for size in (*SMALL_SIZES, pool.num_arms)
+    ]
+    what = FILE, Run._fields, wanted, lambda one: play(pools[one.pool], *one[1:])
     table = calibration(finished_rows(args, record, *what))
     show_for_page(table, "progress", is_page=args.page)
 
 
-def play(pool: Pool, seed: int) -> pd.DataFrame:
+def play(pool: Pool, seed: int, num_candidates: int) -> pd.DataFrame:
     """Return what was said before each batch of a campaign, and what was true."""
     generator = torch.Generator().manual_seed(seed)
+    pool = some_of(pool, num_candidates, seed)
     laboratory = Laboratory(pool, NOISE, seed)
     bandit = GPBandit(pool.candidates, generator=generator)
     batch = torch.randperm(pool.num_arms, generator=generator)[:NUM_FIRST]
     bandit.add_observations(batch, laboratory.measure(batch))
     best, rows = pool.rewards == pool.rewards.max(), []
-    for _ in range(NUM_BATCHES):
+    for _ in range(min(NUM_BATCHES, pool.num_arms // (2 * BATCH_SIZE) - 1)):
         said = bandit.progress(BATCH_SIZE)
         draws = bandit.maximizer_distribution(NUM_DRAWS, generator)
         is_new = torch.ones(pool.num_arms, dtype=torch.bool)
@@ -104,6 +113,15 @@ def play(pool: Pool, seed: int) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows).map(float)
+
+
+def some_of(pool: Pool, num_candidates: int, seed: int) -> Pool:
+    """Return a pool of some candidates of a pool."""
+    if num_candidates >= pool.num_arms:
+        return pool
+    rows = np.random.default_rng(seed).permutation(pool.num_arms)[:num_candidates]
+    frame = None if pool.frame is None else pool.frame.iloc[rows]
+    return Pool(pool.name, pool.arms[rows], pool.rewards[rows], frame)
 
 
 def calibration(rows: pd.DataFrame) -> pd.DataFrame:
