@@ -2,8 +2,8 @@
 
 A campaign is over a pool, or over 50 or 200 candidates drawn from it. Ten uniformly
 drawn ones are measured first, then ten batches of five, or until half of the candidates
-are measured, with noise of 5 % of the rewards' standard deviation. Before each batch the
-bandit says
+are measured, with noise of 5 % of the rewards' standard deviation. Before each batch
+the bandit says
 
 - with which probability a candidate without measurement is better than all measured
   ones, noise apart (`better`);
@@ -35,14 +35,12 @@ from benchmarks.pools import Laboratory, load_pools, names_of, Pool, smoke_pools
 from benchmarks.record import Record, show_for_page
 from benchmarks.rows import add_run_arguments, finished_rows
 from botorch_bkb import GPBandit
-from botorch_bkb.bandits.progress import BEST, BETTER, HELD, NUM_DRAWS, Platt
+from botorch_bkb.bandits.progress import ARMS, MEASURED, NUM_DRAWS, Platt, SHARES
 
 
 FILE = "progress.csv"
 NUM_FIRST, BATCH_SIZE, NUM_BATCHES, NOISE = 10, 5, 10, 0.05
 SMALL_SIZES = 50, 200
-STATEMENTS = {"better": BETTER, "best": BEST, "held": HELD}
-_, *NUMBERS = Platt._fields
 
 
 class Run(NamedTuple):
@@ -97,9 +95,7 @@ def play(pool: Pool, seed: int, num_candidates: int) -> pd.DataFrame:
         top = draws.probabilities.max()
         rows.append(
             {
-                "better_size": len(bandit.observed_arms) / pool.num_arms,
-                "best_size": pool.num_arms,
-                "held_size": pool.num_arms,
+                "measured": len(bandit.observed_arms),
                 "better_share": is_new[draws.indices].double().mean(),
                 "better": pool.rewards[is_new].max() > pool.rewards[~is_new].max(),
                 "best_share": top,
@@ -130,42 +126,43 @@ def calibration(rows: pd.DataFrame) -> pd.DataFrame:
     Platt scaling is fitted to all other pools, and its numbers are those of all pools.
     """
     tables = []
-    for name in STATEMENTS:
+    for name in ("better", "best", "held"):
         said = pd.Series(np.nan, index=rows.index)
         for pool in rows["pool"].unique():
             own = rows["pool"] == pool
             said[own] = scaled(name, fit_platt(name, rows[~own]), rows[own])
         table = binned(said, rows[name] > 0, (said // 0.2).clip(upper=4))
-        table[[*NUMBERS]] = fit_platt(name, rows)[1:]
-        tables.append(table.assign(statement=name))
+        fitted = fit_platt(name, rows)._asdict()
+        tables.append(table.assign(statement=name, **fitted))
     for name in ("rise", "inside"):
         table = binned(rows[f"{name}_said"], rows[name], 0 * rows["rise"])
         tables.append(table.assign(statement=name))
     table = pd.concat(tables, ignore_index=True)
-    return table[["statement", "cases", "said", "true", *NUMBERS]]
+    return table[["statement", "cases", "said", "true", *Platt._fields]]
 
 
 def fit_platt(name: str, rows: pd.DataFrame) -> Platt:
     """Fit Platt scaling of a statement, with the targets of [platt1999]."""
-    true, sizes = rows[name] > 0, STATEMENTS[name].sizes
-    odds = logit(rows[f"{name}_share"].clip(0.5 / NUM_DRAWS, 1 - 0.5 / NUM_DRAWS))
-    size = np.log(rows[f"{name}_size"].clip(*sizes))
+    share, true = rows[f"{name}_share"], rows[name] > 0
+    odds = logit(share.clip(*SHARES))
+    sizes = rows["measured"].clip(*MEASURED), rows["candidates"].clip(*ARMS)
+    features = np.stack([np.ones_like(odds), odds, *np.log(sizes)])
+    if name == "best":  # the sizes do not help in cross-validation
+        features[2:] = 0
     targets = (true * true.sum() + 1) / (np.where(true, true.sum(), (~true).sum()) + 2)
 
     def loss(numbers: NDArray[np.float64]) -> float:
-        z = numbers[0] + numbers[1] * odds + numbers[2] * (size - size.mean())
+        z = numbers @ features
         return float((np.logaddexp(0, z) - targets * z).mean())
 
-    intercept, *slopes = minimize(loss, np.zeros(3)).x
-    return Platt(sizes, intercept - slopes[1] * size.mean(), *slopes)
+    return Platt(*minimize(loss, np.zeros(4)).x)
 
 
 def scaled(name: str, platt: Platt, rows: pd.DataFrame) -> pd.Series:
     """Return what the bandit says, given its numbers."""
-    share, size = rows[f"{name}_share"], rows[f"{name}_size"]
-    pairs = zip(share, size, strict=True)
-    said = pd.Series([platt(*pair) for pair in pairs], rows.index)
-    return said.clip(upper=share) if name == "best" else said
+    own = rows[[f"{name}_share", "measured", "candidates"]]
+    said = pd.Series([platt(*row) for row in own.to_numpy()], rows.index)
+    return said.clip(upper=own.iloc[:, 0]) if name == "best" else said
 
 
 def binned(said: pd.Series, true: pd.Series, bins: pd.Series) -> pd.DataFrame:

@@ -306,7 +306,7 @@ class GPBandit(FiniteArmBandit):
         share = torch.where(place < 0, 0.0, counts[place].to(mean) / num_draws)
         most = counts.max().item() / num_draws
         if self._table.has_others(arms[counts.argmax()].view(1)):
-            share *= calibrated_best(most, len(self.arms)) / most
+            share *= calibrated_best(most) / most
         columns = {"arm": rows, "mean": mean, "std": variance.sqrt()}
         columns |= {"low": low, "high": high, "probability_best": share}
         if threshold is not None:
@@ -376,9 +376,9 @@ class GPBandit(FiniteArmBandit):
             table.first_equal(best.indices), table.first_equal(measured)
         )
         unmeasured, held = 0.0, best.credible_set(LEVEL)
-        num_arms = len(self.arms)
+        size = len(measured), len(self.arms)
         if table.has_others(measured):
-            unmeasured = BETTER(is_new.double().mean().item(), len(measured) / num_arms)
+            unmeasured = BETTER(is_new.double().mean().item(), *size)
         share = (best.indices == held[0]).double().mean().item()
         units, rows = surrogate.fit.units, torch.cat([batch, measured])
         best_mean = units.original(given.means(rows)).max().item()
@@ -386,8 +386,8 @@ class GPBandit(FiniteArmBandit):
             min(rise * units.std, units.bounds[1] - best_mean),
             unmeasured,
             held,
-            HELD(share, num_arms) if table.has_others(held) else 1.0,
-            calibrated_best(share, num_arms) if table.has_others(held[:1]) else 1.0,
+            HELD(share, *size) if table.has_others(held) else 1.0,
+            calibrated_best(share) if table.has_others(held[:1]) else 1.0,
         )
 
     @locked

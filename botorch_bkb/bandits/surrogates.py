@@ -256,11 +256,12 @@ class ArmSurrogate(Surrogate):
         """Forget observations at these places, which left ``observations`` already."""
         state, num_pulls = self.state, observations.num_pulls
         self._last_fit = None
-        first = min(places, default=state.num_told)
-        if first >= state.num_told:
-            return
         start, log_det = state.restart
         start -= sum(place < start for place in places)
+        first = min(places, default=state.num_told)
+        if first >= state.num_told:
+            self.state = replace(state, restart=(start, log_det))
+            return
         # The fit may have used the withdrawn results: another is due, from all starts.
         fit = replace(
             state.fit,

@@ -93,13 +93,14 @@ def test_the_best_arm_is_that_of_joint_draws():
     is_measured = np.isin(range(len(arms)), bandit.observed_arms)
     better = draws[:, ~is_measured].max(axis=1) > draws[:, is_measured].max(axis=1)
     assert 0.05 < better.mean() < 0.95
-    expected = BETTER(better.mean(), is_measured.mean())
+    size = is_measured.sum(), len(arms)
+    expected = BETTER(better.mean(), *size)
     assert found.probability_unmeasured == pytest.approx(expected, abs=0.03)
     share = np.bincount(draws.argmax(axis=1), minlength=len(arms)) / len(draws)
-    factor = min(1, BEST(share.max(), len(arms)) / share.max())
+    factor = min(1, BEST(share.max()) / share.max())
     np.testing.assert_allclose(columns["probability_best"], factor * share, atol=0.02)
     assert found.probability_best == pytest.approx(factor * share.max(), abs=0.03)
-    expected = HELD(share.max(), len(arms))
+    expected = HELD(share.max(), *size)
     assert found.probability_held == pytest.approx(expected, abs=0.03)
     share = share[found.best_arms.numpy()]
     assert 0.93 < share.sum() < 0.99
@@ -108,16 +109,17 @@ def test_the_best_arm_is_that_of_joint_draws():
 
 
 def test_shares_of_draws_are_calibrated_by_platt_scaling():
-    share, size = np.linspace(0.001, 0.999, 99), np.geomspace(500, 2000, 99)
-    platt = Platt((500, 2000), 0.1, 0.3, -0.2)
-    expected = expit(0.1 + 0.3 * logit(share) - 0.2 * np.log(size))
-    found = [platt(*pair) for pair in zip(share, size, strict=True)]
-    np.testing.assert_allclose(found, expected)
-    assert platt(0.5, 10) == platt(0.5, 500) > platt(0.5, 2000) == platt(0.5, 10**9)
-    assert 0 < BEST(0.0, 1000) == BEST(0.5 / 2048, 1000) < 0.05
+    share, measured = np.linspace(0.02, 0.98, 40), np.arange(15, 55)
+    arms, platt = np.arange(60, 2060, 50), Platt(0.1, 0.3, -0.4, 0.2)
+    z = 0.1 + 0.3 * logit(share) - 0.4 * np.log(measured) + 0.2 * np.log(arms)
+    found = [platt(*each) for each in zip(share, measured, arms, strict=True)]
+    np.testing.assert_allclose(found, expit(z))
+    # Of shares and sizes that were never seen, the next that was.
+    assert platt(0.0, 1, 5) == platt(0.02, 10, 50)
+    assert platt(1.0, 500, 10**9) == platt(0.98, 55, 3000)
     # The most likely of many arms does not get more than its draws.
-    assert calibrated_best(0.01, 1000) == 0.01
-    assert 0.6 < calibrated_best(0.95, 2000) == BEST(0.95, 2000) < 0.8
+    assert calibrated_best(0.01) == 0.01
+    assert 0.6 < calibrated_best(0.95) == BEST(0.95) < 0.8
 
 
 @pytest.mark.parametrize("left", ["nothing", "equal arms", "a retired arm"])
