@@ -299,6 +299,7 @@ def draw_shares(table: pd.DataFrame, is_for_page: bool = False) -> Figure:
 
     On a page all panels are of one protocol, in a picture that a telephone can show.
     """
+    table = table[table["method"] != "PHYSBO"]  # it has rows of ten pools only
     cells = list(table.groupby(CELL, sort=False))
     across = min(3, len(cells))
     down = -(-len(cells) // across)
