@@ -217,19 +217,22 @@ def ratio_of_means(ours: pd.Series, theirs: pd.Series) -> dict[str, str]:
 
 
 def found_by_pool(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the best 1 % found at the end, a row a pool and a column a method."""
+    """Return the best 1 % found at the end, a row a pool and a column a method.
+
+    The cell of a method with fewer seeds than others is empty.
+    """
     if table.empty:
         return table
     last = table.groupby(["pool", "method", "seed"], sort=False).tail(1)
     groups = last.groupby(["pool", "method"], sort=False)["found"]
     means, errors = groups.mean().map(fixed(1)), groups.sem().map(fixed(1))
     cells = means + errors.map(lambda error: error and f" +- {error}")
-    wide = cells.unstack("method")[list(last["method"].unique())].fillna("")
+    counts = groups.size()
+    cells = cells[counts == counts.max()]
+    wide = cells.unstack("method").reindex(columns=last["method"].unique()).fillna("")
     by_pool = last.groupby("pool")
     wide.insert(0, "part", part_of(wide.index.to_series()))
     wide.insert(1, "best 1 %", by_pool["num_best"].first())
-    counts = last.groupby(["pool", "method"])["seed"].nunique()
-    wide.insert(2, "seeds", counts.groupby("pool").agg(span))
     return wide.reset_index()
 
 

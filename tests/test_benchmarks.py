@@ -15,7 +15,12 @@ from benchmarks import groups, outcomes, practice, speed
 from benchmarks.pools import as_pool, Pool, SOURCES
 from benchmarks.practice import play, Protocol
 from benchmarks.practice_methods import Uniform
-from benchmarks.practice_tables import NEEDED, NUM_SEEDS, shares_by_kind
+from benchmarks.practice_tables import (
+    found_by_pool,
+    NEEDED,
+    NUM_SEEDS,
+    shares_by_kind,
+)
 from benchmarks.record import RESULTS
 from benchmarks.rows import RowFile
 from benchmarks.thompson_decay import bimodal, flat
@@ -198,6 +203,12 @@ def test_suggest_is_compared_with_one_peer_on_pools_that_all_have_played():
     assert shares.loc["all", ["suggest", "BayBE"]].tolist() == ["40 %", "30 %"]
     # It lacks a seed in a table of words.
     assert shares["qLogEI"].tolist() == ["", "15 %", "", "15 %", ""]
+    found = found_by_pool(table).set_index("pool")
+    assert found.loc["hplc", ["suggest", "BayBE"]].tolist() == [
+        "10.0 +- 0.0",
+        "4.0 +- 0.0",
+    ]
+    assert found.loc["cernak", ["suggest", "BayBE"]].tolist() == ["1.0 +- 0.0", ""]
 
 
 # --- outcomes
