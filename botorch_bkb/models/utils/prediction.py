@@ -24,6 +24,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
 from typing import Any, cast, NamedTuple
 
 import torch
@@ -159,11 +160,14 @@ class AppendedFeatures:
 
     def __call__(self, X: Tensor) -> Tensor:
         """Return the ``... x (m + q') x q`` features of ``... x q x d`` points."""
+        return concatenate(*self.parts(X), dim=-2)
+
+    def parts(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the first ``m`` features and the others, not broadcast."""
         z = self.base(X)
         residual = dense_covariance(self.covar_module, self.points, X) - self.B @ z
         new = solve_lower(self.C, residual)
-        new = torch.where(self.keep.unsqueeze(-1), new, torch.zeros_like(new))
-        return torch.cat([z.expand(*new.shape[:-2], *z.shape[-2:]), new], dim=-2)
+        return z, torch.where(self.keep.unsqueeze(-1), new, torch.zeros_like(new))
 
 
 class Observations(NamedTuple):
@@ -366,9 +370,17 @@ def _feature_sums(
 ) -> tuple[Tensor, Tensor]:
     """Return ``Z^T W Z`` and ``Z^T W y`` of some observations."""
     X, W, means = observations
-    Z = features(X)  # ... x m x P
-    weighted = Z * W.unsqueeze(-2)
-    return weighted @ Z.mT, (Z @ (W * means).unsqueeze(-1)).squeeze(-1)
+    parts: Sequence[Tensor]  # ... x m x P each
+    if isinstance(features, AppendedFeatures):  # only the new ones may be a batch
+        parts = features.parts(X)
+    else:
+        parts = [features(X)]
+    weighted = [part * W.unsqueeze(-2) for part in parts]
+    rows = [
+        reduce(concatenate, [left @ part.mT for part in parts]) for left in weighted
+    ]
+    sums = [(left @ means.unsqueeze(-1)).squeeze(-1) for left in weighted]
+    return reduce(partial(concatenate, dim=-2), rows), reduce(concatenate, sums)
 
 
 def nystrom_features(covar_module: Kernel, inducing_points: Tensor) -> KernelFeatures:
