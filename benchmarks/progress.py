@@ -1,9 +1,9 @@
 """How often what `GPBandit.progress` says comes true, on the pools of `practice`.
 
 A campaign is over a pool, or over 50 or 200 candidates drawn from it. Ten uniformly
-drawn ones are measured first, then ten batches of five, or until half of the candidates
-are measured, with noise of 5 % of the rewards' standard deviation. Before each batch
-the bandit says
+drawn ones are measured first, then ten batches of five, with noise of 5 % of the
+rewards' standard deviation. Before each batch, as long as at most half of the
+candidates are measured, the bandit says
 
 - with which probability a candidate without measurement is better than all measured
   ones, noise apart (`better`);

@@ -17,13 +17,9 @@ class Platt(NamedTuple):
     """Platt scaling [platt1999]_: a line for the logarithm of the odds.
 
     Fitted models are too sure of their tails: of statements that hold in nine of ten
-    draws, fewer come true. How many depends on the size of the campaign.
-
-    Attributes:
-        intercept: The logarithm of the odds at even draws, of one measured arm of one.
-        slope: How they grow with the logarithm of the odds of the draws.
-        measured_slope: How they grow with that of the number of measured arms.
-        arms_slope: How they grow with that of the number of arms.
+    draws, fewer come true. How many depends on the size of the campaign. The logarithm
+    of the odds is the intercept, plus the slopes times the logarithms of the odds of
+    the draws, of the number of measured arms, and of the number of arms.
     """
 
     intercept: float
