@@ -14,8 +14,12 @@ candidates are measured, the bandit says
   rewards over the pool (`rise`);
 - the 95 % intervals of the candidates without measurement (`inside`).
 
+At seed 0 there is a second campaign, in which every batch is a plate: its offset has a
+standard deviation of half of the rewards' one, and the bandit gets `group=`.
+
 The table fits the numbers of Platt scaling, which `bandits/progress.py` has, and
-compares what they say of each pool, fitted to all others, with how often it came true.
+compares what they say of each pool, fitted to all others without plates, with how
+often it came true.
 `--page` makes the docs' table from `benchmarks/results`.
 """
 
@@ -23,6 +27,7 @@ from __future__ import annotations
 
 import argparse
 from typing import NamedTuple
+from zlib import crc32
 
 import numpy as np
 import pandas as pd
@@ -41,6 +46,7 @@ from botorch_bkb.bandits.progress import ARMS, MEASURED, NUM_DRAWS, Platt, SHARE
 FILE = "progress.csv"
 NUM_FIRST, BATCH_SIZE, NUM_BATCHES, NOISE = 10, 5, 10, 0.05
 SMALL_SIZES = 50, 200
+OFFSETS = 0.0, 0.5  # their standard deviation, in that of the rewards
 
 
 class Run(NamedTuple):
@@ -49,6 +55,7 @@ class Run(NamedTuple):
     pool: str
     seed: int
     candidates: int
+    offsets: float
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,8 +69,9 @@ def run(args: argparse.Namespace, record: Record) -> None:
     if not (args.page or args.smoke):
         pools = load_pools(names_of("all"))
     wanted = [
-        Run(pool.name, seed, size)
+        Run(pool.name, seed, size, offsets)
         for seed in range(args.seeds)
+        for offsets in OFFSETS[: 1 if seed else 2]
         for pool in pools.values()
         for size in (*SMALL_SIZES, pool.num_arms)
     ]
@@ -72,16 +80,20 @@ def run(args: argparse.Namespace, record: Record) -> None:
     show_for_page(table, "progress", is_page=args.page)
 
 
-def play(pool: Pool, seed: int, num_candidates: int) -> pd.DataFrame:
+def play(pool: Pool, seed: int, num_candidates: int, offsets: float) -> pd.DataFrame:
     """Return what was said before each batch of a campaign, and what was true."""
     generator = torch.Generator().manual_seed(seed)
     pool = some_of(pool, num_candidates, seed)
     laboratory = Laboratory(pool, NOISE, seed)
+    stream = np.random.default_rng([seed, crc32(pool.name.encode()), num_candidates])
+    shifts = offsets * pool.deviation * stream.standard_normal(NUM_BATCHES + 1)
+    plates = [f"plate {k}" if offsets else None for k in range(NUM_BATCHES + 1)]
     bandit = GPBandit(pool.candidates, generator=generator)
     batch = torch.randperm(pool.num_arms, generator=generator)[:NUM_FIRST]
-    bandit.add_observations(batch, laboratory.measure(batch))
+    results = laboratory.measure(batch) + shifts[0]
+    bandit.add_observations(batch, results, group=plates[0])
     best, rows = pool.rewards == pool.rewards.max(), []
-    for _ in range(min(NUM_BATCHES, pool.num_arms // (2 * BATCH_SIZE) - 1)):
+    for k in range(1, min(NUM_BATCHES + 1, pool.num_arms // (2 * BATCH_SIZE))):
         said = bandit.progress(BATCH_SIZE)
         draws = bandit.maximizer_distribution(NUM_DRAWS, generator)
         is_new = torch.ones(pool.num_arms, dtype=torch.bool)
@@ -90,7 +102,7 @@ def play(pool: Pool, seed: int, num_candidates: int) -> pd.DataFrame:
         inside = (pool.rewards >= table["low"]) & (pool.rewards <= table["high"])
         before = table["mean"].max()
         batch = bandit.ask(BATCH_SIZE)
-        bandit.tell(batch, laboratory.measure(batch))
+        bandit.tell(batch, laboratory.measure(batch) + shifts[k], group=plates[k])
         rise = bandit.predict()[0].max() - before
         top = draws.probabilities.max()
         rows.append(
@@ -125,20 +137,21 @@ def calibration(rows: pd.DataFrame) -> pd.DataFrame:
 
     Platt scaling is fitted to all other pools, and its numbers are those of all pools.
     """
-    tables = []
+    tables, is_plain = [], rows["offsets"] == 0
     for name in ("better", "best", "held"):
         said = pd.Series(np.nan, index=rows.index)
         for pool in rows["pool"].unique():
             own = rows["pool"] == pool
-            said[own] = scaled(name, fit_platt(name, rows[~own]), rows[own])
-        table = binned(said, rows[name] > 0, (said // 0.2).clip(upper=4))
-        fitted = fit_platt(name, rows)._asdict()
+            said[own] = scaled(name, fit_platt(name, rows[is_plain & ~own]), rows[own])
+        bins = [rows["offsets"], (said // 0.2).clip(upper=4)]
+        fitted = fit_platt(name, rows[is_plain])._asdict()
+        table = binned(said, rows[name] > 0, bins)
         tables.append(table.assign(statement=name, **fitted))
     for name in ("rise", "inside"):
-        table = binned(rows[f"{name}_said"], rows[name], 0 * rows["rise"])
+        table = binned(rows[f"{name}_said"], rows[name], [rows["offsets"]])
         tables.append(table.assign(statement=name))
     table = pd.concat(tables, ignore_index=True)
-    return table[["statement", "cases", "said", "true", *Platt._fields]]
+    return table[["statement", "offsets", "cases", "said", "true", *Platt._fields]]
 
 
 def fit_platt(name: str, rows: pd.DataFrame) -> Platt:
@@ -165,8 +178,8 @@ def scaled(name: str, platt: Platt, rows: pd.DataFrame) -> pd.Series:
     return said.clip(upper=own.iloc[:, 0]) if name == "best" else said
 
 
-def binned(said: pd.Series, true: pd.Series, bins: pd.Series) -> pd.DataFrame:
+def binned(said: pd.Series, true: pd.Series, bins: list[pd.Series]) -> pd.DataFrame:
     """Return means of what was said and of what was true."""
     groups = pd.DataFrame({"said": said, "true": true}).groupby(bins)
     table = groups.agg(cases=("said", "size"), said=("said", "mean"))
-    return table.assign(true=groups["true"].mean()).reset_index(drop=True)
+    return table.assign(true=groups["true"].mean()).reset_index("offsets")
