@@ -6,6 +6,7 @@ import torch
 from matplotlib.figure import Figure
 
 from botorch_bkb import GPBandit
+from botorch_bkb.bandits.progress import DEVIATIONS_OF_95_PERCENT
 
 
 NUM_CANDIDATES = 200
@@ -29,7 +30,7 @@ def draw() -> Figure:
         bandit.tell(batch, results)
         measured += zip(x[batch].tolist(), results.tolist(), strict=True)
         mean, variance = bandit.predict()
-        half = 1.96 * variance.sqrt()
+        half = DEVIATIONS_OF_95_PERCENT * variance.sqrt()
         batch = bandit.ask(BATCH_SIZE)
         axes.fill_between(x, mean - half, mean + half, color="C0", alpha=0.25, lw=0)
         axes.plot(x, mean, color="C0")

@@ -165,7 +165,7 @@ class OutcomeChoice:
         return torch.stack(found, dim=-1)
 
     def log_probability_feasible(self, rows: Tensor) -> Tensor:
-        """Return the log probability that the outcomes of each arm hold all limits."""
+        """Return the log probability that the outcomes of each arm meet all limits."""
         found = torch.zeros_like(rows, dtype=self.models[0].posterior.like.dtype)
         for model in self.models:
             mean, std = model.moments(rows)

@@ -50,22 +50,22 @@ from botorch_bkb.models.kernels.learned import matern_to_learn
 from botorch_bkb.models.utils.draws import as_generator
 
 
-# A candidate is recommended if it holds its limits with this probability.
+# A candidate is recommended if it meets its limits with this probability.
 CONFIDENT = 0.95
 
 
 class Recommendation(NamedTuple):
-    """The recommended arm, and how certain it is that it holds the limits.
+    """The recommended arm, and how certain it is that it meets the limits.
 
     Attributes:
         arm: The arm.
-        holds_limits: Whether it holds all limits with a probability of 95 %. Otherwise
+        is_feasible: Whether it meets all limits with a probability of 95 %. Otherwise
             no arm does, and it is the one of the largest probability.
         probability_feasible: That probability.
     """
 
     arm: int
-    holds_limits: bool
+    is_feasible: bool
     probability_feasible: float
 
 
@@ -569,7 +569,7 @@ class OutcomesBandit(SavedBandit):
         Returns:
             ``arm``; for each outcome, such as ``yield``, ``yield_mean`` and
             ``yield_std``, and ``yield_low`` and ``yield_high``, the 95 % interval of
-            its mean; and ``probability_feasible``, that the means hold all limits, if
+            its mean; and ``probability_feasible``, that the means meet all limits, if
             there are limits.
 
         Raises:
@@ -590,11 +590,11 @@ class OutcomesBandit(SavedBandit):
 
     @locked
     def best_arm(self, among_pulled: bool = True) -> Recommendation:
-        """Return the best arm that holds the limits, or the most probable one.
+        """Return the best arm that meets the limits, or the most probable one.
 
-        The arm of the best posterior mean among those that hold all limits with a
+        The arm of the best posterior mean among those that meet all limits with a
         probability of 95 %, the lowest index among ties. If there is none: the arm that
-        holds them with the largest probability. Retired arms do not count, unless all
+        meets them with the largest probability. Retired arms do not count, unless all
         are retired.
 
         Args:
@@ -620,7 +620,7 @@ class OutcomesBandit(SavedBandit):
     def pareto_front(self, among_pulled: bool = True) -> Tensor:
         """Return the arms whose posterior means no other arm's dominate.
 
-        Among those that hold all limits with a probability of 95 %, or else among those
+        Among those that meet all limits with a probability of 95 %, or else among those
         of the largest probability. Retired arms do not count, unless all are retired.
 
         Args:
@@ -643,7 +643,7 @@ class OutcomesBandit(SavedBandit):
     def _recommendable(
         self, choice: OutcomeChoice, among_pulled: bool
     ) -> tuple[Tensor, Tensor]:
-        """Return arms that hold the limits most certainly, and their probabilities."""
+        """Return arms that meet the limits most certainly, and their probabilities."""
         pulled, measured = None, self.observed_arms
         if check_truth("among_pulled", among_pulled) and len(measured):
             pulled = measured

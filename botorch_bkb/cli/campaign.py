@@ -166,7 +166,7 @@ class Campaign(Candidates):
             raise InputDataError(
                 f"Expected candidates to be left for {args.batch_size:,} measurements, "
                 f"but of {len(available):,} candidates {num_done:,} have had their "
-                f"repeats (--max-repeats {args.max_repeats}, those in flight included),"
+                "repeats (--max-repeats, those in flight included),"
                 f" {num_failed:,} failed, and "
                 f"{len(available) - num_done - num_failed:,} are not available. Add or "
                 "restock candidates, allow more repeats, or remove the rows of those "

@@ -222,7 +222,7 @@ def recommended(
     table = predict_outcomes(args, bandit, front, fitted)
     if args.limit and (table[FEASIBLE] < CONFIDENT).any():
         lines = [
-            "No measured candidate holds the limits with a probability of 95 %. The "
+            "No measured candidate meets the limits with a probability of 95 %. The "
             "most probable:"
         ]
     elif len(objectives_of(args.roles)) > 1:
@@ -237,7 +237,7 @@ def recommended(
         pairs = zip(args.roles, cells[::2], cells[1::2], strict=False)
         said = [f"{name} {mean} ({ends})" for name, mean, ends in pairs]
         if args.limit:
-            said.append(f"holds the limits with a probability of {cells[-1]}")
+            said.append(f"meets the limits with a probability of {cells[-1]}")
         lines.append(f"{own}: {', '.join(said)}")
     more = len(front) - NUM_FRONT_SHOWN
     return [*lines, f"and {more:,} more"] if more > 0 else lines

@@ -295,7 +295,8 @@ def _choose(bandit: Any, campaign: Candidates) -> Tensor:
         same = campaign.features.shared_columns(args)
         picks = bandit.ask(args.batch_size, available=available, same=same)
     if len(picks) < args.batch_size:
-        is_once = args.goal != "regret" and len(picks) == campaign.num_available
+        is_all = args.goal != "regret" and len(picks) == campaign.num_available
+        is_once = is_all or args.max_repeats is None
         but = "" if args.roles else " (but with --goal regret)"
         once = f"Each candidate comes once in a batch{but}, which"
         note(

@@ -296,7 +296,7 @@ def test_the_best_arm_holds_its_limits_or_is_the_most_probable(among_pulled):
         other, covariance = dense(bandit, "b", told, results, rows)
         feasible = norm.cdf((limit - other) / np.sqrt(np.diag(covariance)))
         found = bandit.best_arm(among_pulled)
-        assert found.holds_limits is expected
+        assert found.is_feasible is expected
         kept = feasible >= min(0.95, feasible.max())
         place = np.flatnonzero(kept)[mean[kept].argmax()]
         assert found.arm == rows[place]

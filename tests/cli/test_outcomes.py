@@ -177,7 +177,7 @@ def test_no_candidate_holds_the_limits(limit, capsys):
     run("--maximize=yield", "--limit", f"impurity <= {limit}")
     best = RESULTS["id"][RESULTS["impurity"].argmin()]
     assert (
-        "No measured candidate holds the limits with a probability of 95 %. The most "
+        "No measured candidate meets the limits with a probability of 95 %. The most "
         f"probable:\n{best}: yield "
     ) in capsys.readouterr().out
 

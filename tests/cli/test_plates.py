@@ -48,6 +48,16 @@ def test_a_batch_shares_columns(same, folder, capsys):
     assert f"4 to measure next, 4 distinct{shared}:" in capsys.readouterr().out
 
 
+def test_a_batch_is_smaller_if_a_value_has_few_candidates(folder, capsys):
+    options = ["--batch-size=12", "--same=heat", "--same=solvent"]
+    assert main(["suggest", "arms.csv", "--observations=results.csv", *options]) == 0
+    batch = pd.read_csv("next.csv")
+    assert len(batch) <= 6
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Note: Each candidate comes once in a batch" in said
+    assert f"leaves only {len(batch)} of 12 measurements" in said
+
+
 def test_a_column_of_a_library_is_shared(folder, monkeypatch):
     monkeypatch.setattr("botorch_bkb.cli.campaign.is_library", lambda path: True)
     ARMS.drop(columns=["solvent", "note", "lot"]).to_parquet("arms.parquet")

@@ -267,5 +267,5 @@ def test_when_no_candidate_is_left_it_is_said_why(capsys):
     suggest(results, *words, arms=stock, code=2)
     error = capsys.readouterr().err
     assert "Expected candidates to be left for 3 measurements, but of 24 cand" in error
-    assert "6 have had their repeats (--max-repeats 2, those in flight incl" in error
+    assert "6 have had their repeats (--max-repeats, those in flight incl" in error
     assert "1 failed, and 17 are not available. Add or restock candidates" in error
