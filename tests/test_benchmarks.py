@@ -12,7 +12,7 @@ import torch
 from typing_extensions import override
 
 from benchmarks import groups, outcomes, practice, speed
-from benchmarks.pools import as_pool, Pool, SOURCES
+from benchmarks.pools import as_pool, for_bandits, load_pools, Pool, SOURCES
 from benchmarks.practice import play, Protocol
 from benchmarks.practice_methods import Uniform
 from benchmarks.practice_tables import (
@@ -25,6 +25,7 @@ from benchmarks.record import RESULTS
 from benchmarks.rows import RowFile
 from benchmarks.thompson_decay import bimodal, flat
 from botorch_bkb import OutcomesBandit
+from botorch_bkb.arms import BitArms
 from botorch_bkb.bandits.fitting import Fitter
 from tests.helpers import seeded
 from tests.reference import exact_posterior
@@ -144,6 +145,24 @@ def test_a_run_has_a_row_a_batch_that_adds_up():
     assert table["cumulative_regret"].iloc[-1] == pytest.approx(45 / math.sqrt(8.25))
     for indices, rewards in told:
         torch.testing.assert_close(rewards, indices.double())
+
+
+def test_molecules_are_fingerprints_and_a_molecule_is_one_candidate(
+    tmp_path, monkeypatch
+):
+    pytest.importorskip("rdkit")
+    monkeypatch.setenv("BOTORCH_BKB_DATA", str(tmp_path))
+    (tmp_path / "pools").mkdir()
+    text = "smiles,expt\nCCO,1\nOCC,3\nCCN,4\nC,\n"
+    (tmp_path / "pools" / "FreeSolv.csv").write_text(text)
+    pool = load_pools(["hydration"])["hydration"]
+    assert pool.frame["smiles"].tolist() == ["CCO", "CCN"]
+    assert pool.rewards.tolist() == [2.0, 4.0]
+    bits = for_bandits(pool.candidates)
+    assert isinstance(bits, BitArms)
+    assert len(bits) == 2
+    assert Uniform(pool.candidates, torch.Generator()).arms.equal(pool.arms)
+    assert (pool.arms[0] != pool.arms[1]).all()  # what does not vary is left out
 
 
 def test_words_stay_words_and_peers_get_columns_of_0_and_1(tmp_path, monkeypatch):
