@@ -442,13 +442,28 @@ def log_warp(y, maximize=True):
     y = y if maximize else -y
     m = np.sort(y)[(len(y) - 1) // 2]
     s = np.sqrt(((y[y >= m] - m) ** 2).mean())
+    least, steep = y.min(), 1 + (m - y.min()) / s
+    bottom = m - s * np.log(steep)
+
+    def warped(x):
+        if x >= m:
+            return x
+        if x < least:  # a straight line
+            return bottom - (least - x) / steep
+        return m - s * np.log(1 + (m - x) / s)
+
+    def undone(w):
+        if w >= m:
+            return w
+        if w < bottom:
+            return least - (bottom - w) * steep
+        return m - s * (np.exp((m - w) / s) - 1)
 
     def warp(x):
-        return np.array([x if x >= m else m - s * np.log(1 + (m - x) / s) for x in x])
+        return np.array([*map(warped, x)])
 
     def undo(w):
-        x = np.array([w if w >= m else m - s * (np.exp((m - w) / s) - 1) for w in w])
-        return np.maximum(x, y.min())
+        return np.array([*map(undone, w)])
 
     return warp, undo
 

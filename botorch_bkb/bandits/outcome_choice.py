@@ -83,10 +83,14 @@ class OutcomeModel(NamedTuple):
 
     def room(self, limit: Any, mean: Tensor, std: Tensor) -> Tensor:
         """Return by how many standard deviations means are within a limit."""
+        tiny = torch.finfo(std.dtype).tiny
+        return self.margin(limit, mean) / std.clamp_min(tiny)
+
+    def margin(self, limit: Any, values: Tensor) -> Tensor:
+        """Return by how much standardized values are within a limit."""
         bound = self.units.standardized_value(self.sign * limit.limit)
         side = math.copysign(1.0, limit.best) * self.sign
-        tiny = torch.finfo(std.dtype).tiny
-        return side * (mean - bound) / std.clamp_min(tiny)
+        return side * (values - bound)
 
 
 class Scores(NamedTuple):
@@ -293,8 +297,11 @@ class OutcomeChoice:
                 )
             picks, value = pool[chosen], values.exp().sum().item()
         again = scores.where(~is_new).first(len(scores.candidates))
-        pulls = used.counts[positions_in(used.arms, again, is_ascending=True)]
-        again = again[pulls.sort(stable=True).indices]
+        # Equal arms are one.
+        arms, place = table.first_equal(used.arms).unique(return_inverse=True)
+        counts = torch.zeros_like(arms).index_add_(0, place, used.counts.to(arms))
+        place = positions_in(arms, table.first_equal(again), is_ascending=True)
+        again = again[counts[place].sort(stable=True).indices]
         return torch.cat([picks, again[: size - len(picks)]]), value
 
     def acquisition(self, baseline: Tensor) -> Any:
@@ -314,22 +321,26 @@ class OutcomeChoice:
             del model.outcome_transform
             models.append(model)
 
-        def utility(place: int, role: Role, scale: float) -> Callable[..., Tensor]:
+        def utility(place: int, role: Objective) -> Callable[..., Tensor]:
             def of(samples: Tensor, X: Tensor | None = None) -> Tensor:
                 values = samples[..., place : place + 1]
                 outcome = transforms[place].untransform(values)[0].squeeze(-1)
-                return role.utility(outcome) / scale
+                return role.utility(outcome) / self.models[place].units.std
 
             return of
+
+        def violation(place: int, limit: Limit) -> Callable[[Tensor], Tensor]:
+            own = self.models[place]
+            return lambda samples: -own.margin(limit, own.sign * samples[..., place])
 
         # A constraint of BoTorch holds where it is not positive.
         objectives, constraints = [], []
         for place, each in enumerate(self.models):
             for role in each.roles:
                 if isinstance(role, Objective):
-                    objectives.append(utility(place, role, each.units.std))
-                else:
-                    constraints.append(utility(place, role, -each.units.std))
+                    objectives.append(utility(place, role))
+                elif isinstance(role, Limit):
+                    constraints.append(violation(place, role))
         num_samples = NUM_SAMPLES >> max(0, len(objectives) - 2)
         options: dict[str, Any] = {
             "model": ModelListGP(*models),

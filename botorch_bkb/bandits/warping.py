@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple, Self
 
 import torch
@@ -18,11 +19,13 @@ NORMAL_DEVIATIONS = 1.96
 class LogWarp(NamedTuple):
     r"""Keeps good rewards as they are, and puts poor ones on a logarithmic scale.
 
-    With the median ``m`` of the rewards and the root mean squared distance ``s`` of the
-    better half from it, ::
+    With the median ``m`` of the rewards, the least one ``l``, and the root mean squared
+    distance ``s`` of the better half from the median, ::
 
         w(y) = y                              if y >= m
-        w(y) = m - s log(1 + (m - y) / s)     otherwise
+        w(y) = m - s log(1 + (m - y) / s)     if m > y >= l
+
+    Below ``l``, where nothing was seen, ``w`` goes on as a straight line.
 
     A few failures would otherwise decide lengthscales and noise, which then do not tell
     good arms apart. Like the warping of poor rewards in [song2024vizier]_, with a
@@ -31,7 +34,7 @@ class LogWarp(NamedTuple):
     Attributes:
         median: ``m``.
         spread: ``s``, positive.
-        least: The least reward; predictions are not below it.
+        least: ``l``.
     """
 
     median: float
@@ -50,33 +53,48 @@ class LogWarp(NamedTuple):
 
     def __call__(self, rewards: Tensor) -> Tensor:
         """Return ``w`` of rewards."""
-        poor = self.median - self.spread * torch.log1p(self._depth(rewards))
-        return torch.where(rewards >= self.median, rewards, poor)
+        depth = self._depth(rewards)
+        seen = depth.clamp_max(self._most)
+        log = torch.log1p(seen) + (depth - seen) / (1 + self._most)
+        return torch.where(
+            rewards >= self.median, rewards, self.median - self.spread * log
+        )
 
     def undo(self, values: Tensor) -> Tensor:
-        """Return the rewards of values of ``w``, the least one at least."""
-        poor = self.median - self.spread * torch.expm1(self._depth(values))
-        rewards = torch.where(values >= self.median, values, poor)
-        return rewards.clamp_min(self.least)
+        """Return the rewards of values of ``w``."""
+        log = self._depth(values)
+        seen = log.clamp_max(math.log1p(self._most))
+        depth = torch.expm1(seen) + (log - seen) * (1 + self._most)
+        return torch.where(
+            values >= self.median, values, self.median - self.spread * depth
+        )
 
     def undo_moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """Return rewards of means, which become medians, and their variances.
 
         Those of the normal distribution whose 95 % interval is as wide as that of the
-        rewards; means below the least reward count as if at it.
+        rewards.
         """
         half = NORMAL_DEVIATIONS * variance.sqrt()
-        center = mean.clamp_min(self(mean.new_tensor(self.least)).item())
-        width = self.undo(center + half) - self.undo(center - half)
+        width = self.undo(mean + half) - self.undo(mean - half)
         return self.undo(mean), (width / (2 * NORMAL_DEVIATIONS)).square()
 
     def measured(self, rewards: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return ``w`` of rewards, and their noise variances times ``w'^2``."""
-        return self(rewards), noise / (1 + self._depth(rewards)).square()
+        return self(rewards), noise / self._steepness(rewards).square()
 
     def log_slope(self, rewards: Tensor) -> float:
         """Return the mean of ``log w'``, by which log likelihoods are compared."""
-        return -torch.log1p(self._depth(rewards)).mean().item()
+        return -self._steepness(rewards).log().mean().item()
+
+    @property
+    def _most(self) -> float:
+        """The depth of the least reward."""
+        return max(self.median - self.least, 0.0) / self.spread
+
+    def _steepness(self, rewards: Tensor) -> Tensor:
+        """Return ``1 / w'``."""
+        return 1 + self._depth(rewards).clamp_max(self._most)
 
     def _depth(self, values: Tensor) -> Tensor:
         return (self.median - values).clamp_min(0.0) / self.spread

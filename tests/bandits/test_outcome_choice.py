@@ -368,3 +368,32 @@ def test_product_spaces_are_searched_for_all_outcomes(most, monkeypatch):
     with pytest.raises(UnsupportedError, match="Leave out `among_pulled=False`"):
         big.pareto_front(among_pulled=False)
     assert len(big.pareto_front()) == 1
+
+
+def test_a_limit_counts_beyond_what_was_seen_where_poor_outcomes_are_warped():
+    torch.manual_seed(0)
+    arms = torch.rand(400, 2, dtype=torch.double)
+    impurity = 0.1 * (4 * arms[:, 0]).exp()
+    start = (impurity < 1.9).nonzero().squeeze(-1)[:24]
+    bandit = OutcomesBandit(arms, {"yield": Maximize(), "b": AtMost(2.0)}, seed=0)
+    told = {"yield": arms[start].sum(dim=-1), "b": impurity[start]}
+    bandit.add_observations(start, told)
+    bandit.ask(4)
+    assert bandit.outcomes["b"].warp is not None
+    table = bandit.predictions()
+    assert table["b_high"].max() > 2
+    choice = bandit._checked_choice()
+    violation = choice.acquisition(start)._constraints[0]
+    model = choice.models[1]
+    samples = torch.linspace(-9, 9, 91, dtype=torch.double)
+    outcomes = model.original(model.sign * samples)
+    both = torch.stack([0 * samples, samples], dim=-1)
+    assert (violation(both) <= 0).equal(outcomes <= 2)
+
+
+def test_of_arms_that_come_again_equal_ones_have_the_same_count():
+    arms = torch.tensor([[0.0, 0], [1, 0], [0, 1], [0, 0]], dtype=torch.double)
+    bandit = bandit_of(arms, {"a": Maximize()})
+    pulled = [0, 0, 0, 0, 1, 1, 2]
+    bandit.add_observations(pulled, {"a": torch.linspace(0, 1, 7)})
+    assert bandit.ask(2).tolist() == [2, 1]

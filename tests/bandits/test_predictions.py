@@ -12,9 +12,10 @@ from botorch.exceptions.errors import (
     UnsupportedError,
 )
 
-from botorch_bkb import GPBandit
+from botorch_bkb import AtLeast, GPBandit, Maximize, OutcomesBandit
 from botorch_bkb.arms import BitArms, ProductArms
 from botorch_bkb.bandits import matern_to_learn
+from tests.bandits import random_arms
 from tests.helpers import gram_matrix, seeded
 from tests.reference import dtc_posterior, log_warp
 
@@ -210,3 +211,20 @@ def test_filters_know_the_arms_of_the_table_alone():
     assert len(bandit.predictions(top=3)["mean"]) == 3
     with pytest.raises(UnsupportedError, match="drifting objective"):
         bandit.predict(rows=others)
+
+
+def test_no_mean_is_beyond_a_bound():
+    bandit = GPBandit(random_arms(30), bounds=(0.0, 1.0), seed=0)
+    bandit.add_observations(range(10), torch.linspace(0, 1, 10))
+    for threshold, expected in ((-1.0, 1.0), (0.0, 1.0), (1.0, 0.0), (7.0, 0.0)):
+        above = bandit.predictions(threshold=threshold)["probability_above"]
+        assert above.eq(expected).all()
+    limited = OutcomesBandit(
+        random_arms(30),
+        {"a": Maximize(), "b": AtLeast(0.0)},
+        bounds={"b": (0.0, 1.0)},
+        seed=0,
+    )
+    limited.add_observations(range(10), dict.fromkeys("ab", torch.linspace(0, 1, 10)))
+    assert limited.predictions()["probability_feasible"].eq(1).all()
+    assert len(limited.ask(3)) == 3
