@@ -476,16 +476,16 @@ class FiniteArmBandit(Bandit):
         """
         self._check_observed()
         observations, (surrogate, moments) = self._observations, self._present()
-        fit, results = surrogate.fit, observations.history()
-        results = results.rows(results.indices != NO_ARM).less(fit.units.levels)
+        fit, told = surrogate.fit, observations.history()
+        told = told.rows(told.indices != NO_ARM)
+        results = told.less(fit.units.levels)
         X = as_dense(self.arms[results.indices])
         outcome = fit.units.outcome_transform(observations.sign, X)
         targets, _ = outcome((observations.sign * results.rewards).to(X).unsqueeze(-1))
         options: dict[str, Any] = {}
         grouped = moments.grouped if isinstance(moments, StaticPosterior) else None
         if results.noise.any() and grouped is None:
-            weights = observations.history(units=fit.units).weights(fit)
-            noises = fit.noise_variance / weights
+            noises = fit.noise_variance / told.warped(fit.units).weights(fit)
             options["train_Yvar"] = noises.to(X).unsqueeze(-1)
         else:
             options["likelihood"] = likelihood = deepcopy(fit.likelihood).to(X)

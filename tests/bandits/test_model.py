@@ -182,3 +182,14 @@ def test_without_results_or_with_drift_there_is_none():
         play(bandit, 2, noisy_rewards(bandit.arms))
         with pytest.raises(UnsupportedError, match="Use `predict`, or fit a TimeVary"):
             bandit.model()
+
+
+def test_a_control_of_known_noise_is_no_row_of_the_model():
+    bandit = GPBandit(random_arms(20), seed=0)
+    bandit.add_observations(range(8), torch.rand(8), noise_variance=0.01)
+    before = bandit.model().train_inputs[0]
+    bandit.add_observations(None, [1.0], control="std")
+    model = bandit.model()
+    assert torch.equal(model.train_inputs[0], before)
+    mean = model.posterior(bandit.arms).mean.squeeze(-1)
+    torch.testing.assert_close(mean, bandit.predict()[0], rtol=1e-5, atol=1e-6)
