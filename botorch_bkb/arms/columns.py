@@ -74,7 +74,7 @@ class Column:
                 raise self._error("finite numbers")
             return numbers, []
         places, labels = cells.factorize()
-        words = [str(label) for label in labels]
+        words = [*map(_word, labels)]
         new = self.new_words(words, holds_words(cells))
         codes = self.codes | self.next_codes(new)
         return np.array([codes[word] for word in words], dtype="float64")[places], new
@@ -428,7 +428,12 @@ def _ranks(cells: Any) -> dict[str, int]:
     """Return the ranks of ordered categories."""
     is_ordered = getattr(cells.dtype, "ordered", False)
     levels = cells.dtype.categories if is_ordered else ()
-    return {str(level): rank for rank, level in enumerate(levels)}
+    return {_word(level): rank for rank, level in enumerate(levels)}
+
+
+def _word(label: Any) -> str:
+    """Return the name of a category; 60.0, beside an empty cell, is 60."""
+    return f"{label:.15g}" if isinstance(label, float) else str(label)
 
 
 def _table(

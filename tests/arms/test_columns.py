@@ -354,3 +354,12 @@ def test_learned_kernels_are_sums_of_products_over_columns(form: str) -> None:
     for K in (dense_covariance(kernel, arms), kernel(arms.dense()).to_dense()):
         np.testing.assert_allclose(K, expected, rtol=1e-6)
     np.testing.assert_allclose(kernel(arms, diag=True), expected.diagonal(), rtol=1e-6)
+
+
+def test_categories_of_numbers_have_the_same_names_as_floats() -> None:
+    """Pandas has floats where one cell was empty once."""
+    sizes = pd.Categorical([20, 40, 60, 20])
+    table = TableArms(pd.DataFrame({"size": sizes, "x": range(4)}))
+    floats = pd.DataFrame({"size": pd.Categorical([60.0, 20.0]), "x": [2, 3]})
+    assert list(table.words["size"]) == ["20", "40", "60"]
+    assert table.encoded(floats)[:].equal(table[2:])
