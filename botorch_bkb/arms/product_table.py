@@ -138,14 +138,14 @@ class ProductTable:
         """Return which products may be the best: not retired, unless all are.
 
         Args:
-            pulled: Products to which that is limited, unless none of them is in play.
+            pulled: Products to which that is limited, unless all are retired. They were
+                measured, so forbidden ones count, too.
         """
         mask = ProductMask(self.rows, self.retired)
         if mask.num_open == 0:
             mask = ProductMask(self.rows, self.retired[:0])
-        if pulled is not None and mask.allows(pulled).any():
-            return replace(mask, among=pulled)
-        return mask
+        among = replace(mask, among=pulled)
+        return mask if pulled is None or not among.allows(pulled).any() else among
 
     def draw_competing(self, size: int, generator: torch.Generator) -> Tensor:
         """Draw products that are not retired, uniformly."""
@@ -182,7 +182,7 @@ class ProductMask:
     Attributes:
         rows: The product space.
         closed: Products that may not, ascending.
-        among: The only products that may; None for all.
+        among: The only products that may, forbidden ones too; None for all allowed.
     """
 
     rows: ProductArms
@@ -199,8 +199,11 @@ class ProductMask:
 
     def allows(self, indices: Tensor) -> Tensor:
         """Return whether each of some products may be chosen."""
-        found = ~torch.isin(indices, self.closed) & self.rows.is_allowed(indices)
-        return found if self.among is None else found & torch.isin(indices, self.among)
+        if self.among is None:
+            is_in = self.rows.is_allowed(indices)
+        else:
+            is_in = torch.isin(indices, self.among)
+        return is_in & ~torch.isin(indices, self.closed)
 
     @cached_property
     def num_open(self) -> int:

@@ -571,11 +571,42 @@ COMMANDS: dict[str, tuple[type, str, str, str | None]] = {
 }
 
 
+def _kinds() -> dict[str, dict[str, Any]]:
+    """Return what argparse knows of each option."""
+    options = [each for name, _, *_ in COMMANDS.values() for each in fields(name)]
+    return {
+        each.metadata.get("flag") or f"--{each.name.replace('_', '-')}": (
+            each.metadata.get("kind", {})
+        )
+        for each in options
+    }
+
+
 def by_option(words: Sequence[str]) -> list[list[str]]:
-    """Return the words of each option; first those before all options."""
-    starts = [n for n, word in enumerate(words) if word.startswith("--")]
-    ends = zip([0, *starts], [*starts, len(words)], strict=True)
-    return [list(words[start:end]) for start, end in ends]
+    """Return the words of each option; any other word is a group of its own."""
+    groups, kinds, most = list[list[str]](), _kinds(), 0.0
+    for word in words:
+        name, is_given, _ = word.partition("=")
+        if word.startswith("--"):
+            kind = kinds.get(name, {})
+            most = math.inf if "nargs" in kind else 2
+            most = 1 if is_given or kind.get("action") == "store_true" else most
+            groups.append([word])
+        elif groups and len(groups[-1]) < most:
+            groups[-1].append(word)
+        else:
+            groups.append([word])
+            most = 1
+    return groups
+
+
+def candidates_first(words: Sequence[str], option: str, path: Path) -> list[str]:
+    """Return words with CANDIDATES first, which an option has taken for its own."""
+    groups = by_option(words)
+    for group in reversed(groups):
+        if group[0] == option and Path(group[-1]) == path:
+            return [group.pop(), *chain.from_iterable(groups)]
+    return [*words]
 
 
 def with_files(words: Sequence[str]) -> list[str]:
@@ -583,11 +614,10 @@ def with_files(words: Sequence[str]) -> list[str]:
 
     Options that take one value, and stand beside the file too, are left out of it.
     """
-    options = [each for name, _, *_ in COMMANDS.values() for each in fields(name)]
     repeated = {
-        f"--{each.name.replace('_', '-')}"
-        for each in options
-        if each.metadata.get("kind", {}).get("action") in ("append", "extend")
+        name
+        for name, kind in _kinds().items()
+        if kind.get("action") in ("append", "extend")
     }
     taken = {word.partition("=")[0] for word in words} - repeated
     found = list[str]()
@@ -600,7 +630,7 @@ def with_files(words: Sequence[str]) -> list[str]:
         # Paths of Windows have backslashes.
         lexer.whitespace_split, lexer.escape, lexer.commenters = True, "", ""
         for group in by_option(list(lexer)):
-            if group and group[0].partition("=")[0] not in taken:
+            if group[0].partition("=")[0] not in taken:
                 found += group
     return found
 

@@ -98,7 +98,8 @@ class Products(Candidates):
             )
         found = {name: _read_list(name, text, args) for name, text in args.component}
         lists = {name: own for name, (own, _) in found.items()}
-        told, is_failed, controls, last = read_results(args, None, names, names)
+        words = [name for name, own in lists.items() if not is_numeric(_keys(own))]
+        told, is_failed, controls, last = read_results(args, None, names, names, words)
         results = told.results
         forms = [last.form, *(form for _, form in found.values())]
         known = {name: len(own) for name, own in lists.items()}
@@ -127,7 +128,8 @@ class Products(Candidates):
 
     @override
     def exclude(self, bandit: GPBandit) -> None:
-        bandit.retire_arms(self.failed)
+        # Measured ones may still be the best.
+        bandit.retire_arms(self.failed[~np.isin(self.failed, self.indices)])
 
     @override
     def counts(self, bandit: GPBandit) -> str:
@@ -273,15 +275,19 @@ def _with_results(
 
 def _places(own: pd.DataFrame, seen: pd.Series) -> Any:
     """Return the positions of results' elements in a list, -1 for unknown ones."""
-    if is_numeric(pd.Series(own.index)):
+    if is_numeric(_keys(own)):
         numbers = pd.Index(_as_numbers(seen))
         return pd.Index(own.index.astype("float64")).get_indexer(numbers)
     return match_ids(_texts(seen), _texts(own.index))
 
 
+def _keys(own: pd.DataFrame) -> pd.Series:
+    """Return the names of a list's elements."""
+    return pd.Series(own.index)
+
+
 def _as_numbers(cells: Any) -> pd.Series:
-    text = pd.Series(cells).astype("str").str.replace(",", ".")
-    return pd.to_numeric(text, errors="coerce").astype("float64")
+    return pd.to_numeric(pd.Series(cells), errors="coerce").astype("float64")
 
 
 def _rule(text: str, lists: Mapping[str, pd.DataFrame]) -> dict[str, int]:

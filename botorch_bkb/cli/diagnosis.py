@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -323,7 +323,8 @@ def _predict_by_folds(bandit: GPBandit, told: pd.DataFrame, place: Tensor) -> Te
     ``place`` has the numbers of their ``n`` candidates. The rows are means, the ends of
     intervals, and the rewards without the offsets of their groups.
     Kernel and noise are fitted again: those of the fit to all would predict even pure
-    noise with a correlation of 0.3 to 0.5.
+    noise with a correlation of 0.3 to 0.5. Bounds are of means, and a single
+    measurement may be beyond them, so there are none.
     """
     arms = bandit.arms
     if not isinstance(arms, ProductArms):
@@ -342,7 +343,6 @@ def _predict_by_folds(bandit: GPBandit, told: pd.DataFrame, place: Tensor) -> Te
             arms,
             bandit.kernel_to_learn,
             maximize=bandit.maximize,
-            bounds=bandit.bounds,
             generator=generator,
         )
         add_results(part, told[fold != number])
@@ -364,7 +364,9 @@ def _predict_by_loo(
 ) -> Tensor:
     """Predict ``n`` measurements by the fit to all, given all other arms, ``3 x n``."""
     surrogate, posterior = bandit._present()
-    units, sign = surrogate.fit.units, 1 if bandit.maximize else -1
+    # Bounds are of means: a single measurement may be beyond them.
+    units = replace(surrogate.fit.units, bounds=(-math.inf, math.inf))
+    sign = 1 if bandit.maximize else -1
     found = [torch.cat(posterior.left_out(arm)) for arm in measured.split(1)]
     mean, variance = torch.stack(found, dim=-1).double().cpu()
     std = (variance[indices] + noise / units.std**2).sqrt()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +35,8 @@ from botorch_bkb.tables.files import Table
 
 
 NUM_IDS_SHOWN = 3
+# Longer ones are not exact as floats.
+NUMBER = re.compile(r"\d{1,12}(\.\d{1,3})?", re.ASCII)
 
 
 def read_results(
@@ -41,11 +44,12 @@ def read_results(
     results_id: str | None,
     settings: Sequence[str],
     own: Sequence[str],
+    words: Sequence[str] = (),
 ) -> tuple[Rows, NDArray[np.bool_], Rows, Table]:
     """Read and check the measurements; no file, or one without rows, means none so far.
 
-    Candidates are found by their ids, or by ``settings`` without ``results_id``. Their
-    table has the columns ``own``.
+    Candidates are found by their ids, or by ``settings`` without ``results_id``, of
+    which ``words`` are texts. Their table has the columns ``own``.
     Returns the rows of all files, without candidates yet; which of them say that the
     measurement failed; the rows of controls; and the last table of this campaign.
     """
@@ -54,7 +58,7 @@ def read_results(
         raise InputDataError(
             f"A table of results is named twice: {args.results_name}. Name each once."
         )
-    tables = [_read_result(path, args, results_id, settings) for path in paths]
+    tables = [_read_result(path, args, results_id, settings, words) for path in paths]
     if args.sheet:
         raise InputDataError(f"No table needs --sheet {args.sheet[0]!r}. Leave it out.")
     columns = [*(settings if results_id is None else [results_id])]
@@ -150,9 +154,18 @@ def add_results(bandit: Any, told: pd.DataFrame) -> None:
 
 
 def labels(results: pd.DataFrame, name: str | None) -> pd.Series:
-    """Return the cells of a column as text, empty if they are or there is no such."""
+    """Return the cells of a column as text, empty if they are or there is no such.
+
+    Whether a file has numbers or texts depends on its other cells: 01 and 1.0 are 1.
+    """
     cells = results.get(name, pd.Series("", results.index)).astype("object")
-    texts = cells.map(lambda cell: cell if isinstance(cell, str) else f"{cell:.15g}")
+    texts = cells.map(
+        lambda cell: (
+            cell
+            if isinstance(cell, str) and not NUMBER.fullmatch(cell)
+            else f"{float(cell):.15g}"
+        )
+    )
     return texts.where(cells.notna(), "")
 
 
@@ -164,9 +177,10 @@ def sort_results(
     Results of no candidate (-1) and failed ones are left out. The candidates whose last
     measurement failed are returned too, and reported by their names, ``ids``.
     """
-    indices, is_of_candidate = rows.indices, rows.indices >= 0
+    is_own = rows.results.index.get_level_values(1) == ""
+    indices, is_of_candidate = rows.indices[is_own], rows.indices >= 0
     is_last = ~pd.Series(indices).duplicated(keep="last").to_numpy()
-    failed = indices[is_failed & is_last & is_of_candidate]
+    failed = indices[is_failed[is_own] & is_last & (indices >= 0)]
     if len(failed):
         note(
             f"candidates whose last measurement failed: {len(failed):,} "
@@ -174,13 +188,20 @@ def sort_results(
             "chosen. Remove the rows of failed measurements to let these candidates be "
             "chosen again"
         )
-    rows = rows.where(is_of_candidate & ~is_failed)
-    is_earlier = rows.results.index.get_level_values(1) != ""
-    return rows.where(~is_earlier), [rows.where(is_earlier), controls], failed
+    is_told = is_of_candidate & ~is_failed
+    return (
+        rows.where(is_told & is_own),
+        [rows.where(is_told & ~is_own), controls],
+        failed,
+    )
 
 
 def _read_result(
-    path: Path, args: SuggestOptions, results_id: str | None, settings: Sequence[str]
+    path: Path,
+    args: SuggestOptions,
+    results_id: str | None,
+    settings: Sequence[str],
+    words: Sequence[str],
 ) -> Table:
     """Read one of the tables of results."""
     is_earlier = path in args.earlier
@@ -188,7 +209,7 @@ def _read_result(
     first = "Without results, leave out --earlier." if is_earlier else first
     if not path.is_file():
         raise InputDataError(f"There is no table at {path}. Correct the name. {first}")
-    table = read_by_options(path, args)
+    table = read_by_options(path, args, words=words)
     frame = table.frame
     if frame.columns.empty:
         raise InputDataError(f"{path} is empty. Restore its results. {first}")

@@ -22,6 +22,7 @@ from botorch_bkb.bandits.progress import DEVIATIONS_OF_95_PERCENT
 from botorch_bkb.cli.arguments import (
     BATCH_SIZE,
     by_option,
+    candidates_first,
     KernelName,
     SuggestOptions,
 )
@@ -102,8 +103,10 @@ def _check_options(args: SuggestOptions) -> None:
     if args.arms is None and not args.component and files:
         args.minimize[args.minimize.index(files[-1])] = ""
         args.arms = Path(files[-1])
+        args.words = candidates_first(args.words, "--minimize", args.arms)
     elif args.arms is None and not args.component and len(args.observations) > 1:
         args.arms = args.observations.pop()
+        args.words = candidates_first(args.words, "--observations", args.arms)
     # Windows leaves patterns as they are. Excel locks a table by a file ~$.
     args.observations = [
         Path(name)
@@ -229,7 +232,7 @@ def _write_options(args: SuggestOptions) -> None:
     """Write the options of this run, one a line, and say how to repeat it."""
     lines = [" ".join(map(quoted, group)) for group in by_option(args.words)]
     path = _options_file(args)
-    text = "\n".join(["# Options of suggest, one a line", *filter(None, lines), ""])
+    text = "\n".join(["# Options of suggest, one a line", *lines, ""])
     path.write_text(text, encoding="utf-8")
     print(f"To repeat this: python -m botorch_bkb suggest {quoted(f'@{path}')}")
 

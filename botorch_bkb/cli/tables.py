@@ -70,15 +70,20 @@ def quoted(name: object) -> str:
 
 
 def read_by_options(
-    path: Path, args: SuggestOptions, columns: Collection[str | None] | None = None
+    path: Path,
+    args: SuggestOptions,
+    columns: Collection[str | None] | None = None,
+    words: Collection[str | None] = (),
 ) -> Table:
-    """Read a table by the options of a command, and print notes."""
+    """Read a table by the options of a command, and print notes.
+
+    ``words`` are columns of names, which stay as they are written, as do those of ids.
+    """
     outcomes = args.outcome_columns
     names = {args.id, args.results_id, *args.smiles, *args.drop, *args.category}
-    names.update(name for name, _ in args.component)
     table = read_table(
         path,
-        names - {*outcomes, args.round},
+        names - {*outcomes, args.round} | {*words},
         separator=args.separator,
         decimal=args.decimal,
         encoding=args.encoding,

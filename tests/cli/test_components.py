@@ -359,3 +359,43 @@ def test_a_list_is_not_replaced(option, folder, capsys):
         assert main([*COMMAND, f"{option}={name}"]) == 2
         assert "is one of the tables" in capsys.readouterr().err
     assert Path("solvents.csv").read_bytes() == before
+
+
+LISTS = ["--component=acid=B,C,D", "--component=t=20,40,60,80", "--batch-size=2"]
+
+
+def test_the_best_is_measured_although_its_acid_is_not_in_the_list(capsys):
+    rows = [
+        *zip("AAAEEE", [20, 40, 60, 20, 60, 40], [1, 2, 9.5, 1, 4, 2.2], strict=True)
+    ]
+    table = pd.DataFrame(rows, columns=["acid", "t", "reward"]).assign(impurity=1)
+    table.to_csv("p.csv", index=False)
+    words = ["suggest", *LISTS, "--observations=p.csv"]
+    assert main([*words, "--drop=impurity"]) == 0
+    assert "Best measured so far: A + 60" in capsys.readouterr().out
+    assert {*pd.read_csv("next.csv")["acid"]} <= {*"BCD"}
+    roles = ["--maximize=reward", "--limit=impurity <= 2", "--output=o.csv"]
+    assert main([*words, *roles]) == 0
+    assert "A + 60: reward 9." in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_measured_combination_that_failed_later_may_be_the_best(capsys):
+    rows = [
+        *zip("BBBCCC", [20, 40, 60, 20, 60, 40], [1, 2, 9.5, 1, 4, 2.2], strict=True)
+    ]
+    rows.append(("B", 60, "failed"))
+    table = pd.DataFrame(rows, columns=["acid", "t", "reward"])
+    table.to_csv("p.csv", index=False)
+    assert main(["suggest", *LISTS, "--observations=p.csv"]) == 0
+    assert "Best measured so far: B + 60" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("mark", [",", "."])
+def test_a_mark_of_thousands_is_not_a_decimal_mark(mark, capsys):
+    text = "acid;conc;reward\nB;1,000;9.5\nC;100;3.5\nD;10;2.5\nB;10;1.5\n"
+    Path("p.csv").write_text(text.replace(",", mark))
+    words = ["--component=acid=B,C,D", "--component=conc=1,10,100,1000"]
+    words += ["--observations=p.csv", "--batch-size=2", "--quiet"]
+    code = main(["suggest", *words])
+    said = "".join(capsys.readouterr())
+    assert code == 2 if mark == "," else "B + 1," in said

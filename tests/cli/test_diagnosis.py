@@ -383,3 +383,20 @@ def test_logarithms_are_not_for_results_that_are_mostly_zero():
     most = torch.cat([torch.zeros(13), sizes])
     assert decades_trouble(most, False) is None
     assert decades_trouble(torch.cat([sizes, -sizes]), False) is None
+
+
+@pytest.mark.parametrize("most", [0, 100], ids=["left out", "folds"])
+def test_bounds_are_of_means_and_not_of_single_results(most, monkeypatch):
+    monkeypatch.setattr(diagnosis, "MAX_REFITTED", most)
+    rng = np.random.default_rng(0)
+    arms = torch.from_numpy(rng.random((60, 2)))
+    means = (100 * (arms[:, 0] - 0.5)).clamp_min(0.0)
+    rewards = means + 4 * torch.from_numpy(rng.standard_normal(60))
+    inside = []
+    for bounds in ((-100.0, 200.0), (0.0, 100.0)):
+        bandit = GPBandit(arms, bounds=bounds, seed=0)
+        bandit.add_observations(range(60), rewards)
+        bandit.ask(1)
+        told = told_table(np.arange(60), rewards.numpy())
+        inside.append(diagnose(bandit, told)[1].num_inside)
+    assert inside[0] == inside[1] > 50

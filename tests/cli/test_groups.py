@@ -334,3 +334,34 @@ def test_cross_validation_knows_offsets(minimize, most, monkeypatch, capsys):
         correlations.append(float(found[1]))
     assert correlations[0] > 0.9
     assert correlations[1] < 0.85
+
+
+def test_a_plate_is_one_group_in_all_files(tmp_path):
+    """Alone, the plates of the first file would be numbers."""
+    names = OF_ARMS["plate"].map({"P1": "01", "P2": "02", "P3": "3A"})
+    both = OF_ARMS.assign(plate=names)
+    next_batch(ARMS, both, "--group=plate", size=4)
+    expected = pd.read_csv("next.csv")
+    parts = both[:15], both[15:]
+    for number, part in enumerate(parts):
+        part.to_csv(f"r{number}.csv", index=False)
+    words = ["--observations", "r0.csv", "r1.csv", "--reward=reward", "--group=plate"]
+    ARMS.to_csv("arms.csv", index=False)
+    assert main(["suggest", "arms.csv", *words, "--batch-size=4"]) == 0
+    pd.testing.assert_frame_equal(pd.read_csv("next.csv"), expected)
+
+
+def test_a_failure_counts_although_an_earlier_campaign_measured_the_candidate(capsys):
+    results = OF_ARMS[["id", "reward"]].astype("object")
+    failed = results["id"].iloc[-1]
+    results.iloc[-1, 1] = "failed"
+    results.to_csv("r.csv", index=False)
+    pd.DataFrame({"id": [failed, "C00"], "reward": [9.0, 8.0]}).to_csv(
+        "e.csv", index=False
+    )
+    ARMS.to_csv("arms.csv", index=False)
+    words = ["--observations=r.csv", "--earlier=e.csv", "--batch-size=4"]
+    assert main(["suggest", "arms.csv", *words]) == 0
+    said = capsys.readouterr().out
+    assert f"whose last measurement failed: 1 ({failed})" in said
+    assert failed not in pd.read_csv("next.csv")["id"].to_numpy()

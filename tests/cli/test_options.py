@@ -182,3 +182,26 @@ def test_yes_and_no_in_six_languages(capsys):
     assert suggest("c.csv", *words, "--batch-size=6") == 0
     assert "6 of them not available" in capsys.readouterr().out
     assert set(pd.read_csv("next.csv")["id"]) == {f"SZ-{n}" for n in range(6)}
+
+
+@pytest.mark.parametrize("words", [["--quiet", "c.csv"], ["--observations", "c.csv"]])
+def test_candidates_after_the_options_stay_in_the_file_of_options(words, capsys):
+    fill("r.csv", 0, [3.0, 5.0, 4.0, 9.0])
+    files = ["--batch-size=3", "--output", "b.csv", "--observations", "r.csv"]
+    # An option that takes several words takes the candidates for one of them.
+    words = words[1:] if words[0] == "--observations" else words
+    assert suggest(*files, *words) == 0
+    fill("s.csv", 6, [8.0, 7.0])
+    words = ["@b.options.txt", "--observations", "s.csv", "--output=d.csv"]
+    assert main(["suggest", *words]) == 0
+    said = capsys.readouterr().out
+    assert "12 candidates, 6 of them measured" in said
+
+
+def test_the_results_of_an_earlier_table_do_not_name_the_ids(capsys):
+    fill("r.csv", 0, [3.0, 5.0, 4.0, 9.0])
+    old = CANDIDATES[4:8].assign(**{"yield in %": [3.0, 4.0, 5.0, 6.0]})
+    old.rename(columns={"id": "ID"}).to_csv("e.csv", index=False)
+    words = ["--observations=r.csv", "--earlier=e.csv", "--per-measurement"]
+    assert suggest("c.csv", *words, "--batch-size=3") == 0
+    assert pd.read_csv("next.csv")["id"].isin(CANDIDATES["id"]).all()
