@@ -269,19 +269,17 @@ class BayBE(Peer):
         from baybe.targets import NumericalTarget
 
         super().__init__(arms, generator)
-        parameter: Any
-        if isinstance(arms, pd.DataFrame) and SMILES in arms:
-            self.table, names = arms, arms[SMILES]
-            parameter = SubstanceParameter(SMILES, dict(zip(names, names, strict=True)))
-            space = SearchSpace.from_product([parameter])
-        elif isinstance(arms, pd.DataFrame):
+        if isinstance(arms, pd.DataFrame):
             self.table, words = arms, words_of(arms)
             parameters = [
-                CategoricalParameter(name, arms[name].unique())
+                SubstanceParameter(name, dict(zip(arms[name], arms[name], strict=True)))
+                if name == SMILES
+                else CategoricalParameter(name, arms[name].unique())
                 if name in words
                 else NumericalDiscreteParameter(str(name), arms[name].unique())
                 for name in arms
             ]
+            # The rows keep their order, which those of a product would not.
             space = SearchSpace.from_dataframe(arms, parameters)
         else:
             features = pd.DataFrame(arms.numpy()).add_prefix("x")
