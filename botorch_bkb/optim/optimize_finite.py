@@ -21,6 +21,7 @@ from botorch.exceptions.errors import (
     UnsupportedError,
 )
 from botorch.optim.parameter_constraints import evaluate_feasibility
+from botorch.posteriors import GPyTorchPosterior
 from gpytorch.distributions import MultivariateNormal
 from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
@@ -272,6 +273,10 @@ def _variance_bound(
     """Return bounds of the model's variances; None if there are none, or pay little."""
     model = getattr(acq_function, "model", None)
     if not isinstance(acq_function, RISING) or not isinstance(model, SingleTaskDTCGP):
+        return None
+    transform = getattr(acq_function, "posterior_transform", None)
+    trial = model.posterior(pool[:1], posterior_transform=transform)
+    if type(trial) is not GPyTorchPosterior:  # a mean may rise with the variance
         return None
     factors = model.factors()
     # Points that a model was conditioned on have features of another form.

@@ -99,6 +99,8 @@ class SharedSamples:
         # Tensors that need a gradient cannot be copied.
         memo: dict[int, Any] = {id(one): one.detach() for one in function.buffers()}
         memo |= {id(self.model): model, id(self.sampler): sampler}
+        # By which the copy is recognized when it asks for a posterior.
+        memo |= {id(one): one for one in self.options.values()}
         is_cached = isinstance(function, CachedCholeskyMCSamplerMixin)
         base_sampler = getattr(function, "base_sampler", None)
         if base_sampler is not None:  # else pruning has left no baseline

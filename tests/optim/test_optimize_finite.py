@@ -14,7 +14,7 @@ from botorch.exceptions.errors import (
     UnsupportedError,
 )
 from botorch.models.deterministic import GenericDeterministicModel
-from botorch.models.transforms import Normalize, Standardize
+from botorch.models.transforms import Log, Normalize, Standardize
 from botorch.optim.optimize import optimize_acqf_discrete
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -301,3 +301,19 @@ def test_values_of_a_wrong_shape_are_refused():
         BotorchTensorDimensionError, match=r"shape \(5,\) for as many choices"
     ):
         optimize_acqf_finite(acqf, random_choices(5))
+
+
+def test_a_mean_that_rises_with_the_variance_is_not_bounded() -> None:
+    """That of a log-normal posterior; minimized, a bound of it is too low."""
+    X = random_choices(60)
+    Y = (9 * X).sin().sum(dim=-1, keepdim=True)
+    Y = ((Y - Y.mean()) / Y.std()).exp()
+    model = SingleTaskDTCGP(X, Y, outcome_transform=Log())
+    model.covar_module.lengthscale, model.likelihood.noise = 0.1, 0.5
+    function = UpperConfidenceBound(model.eval(), beta=0.01, maximize=False)
+    choices = random_choices(500, seed=5)
+    with torch.no_grad():
+        values = function(choices.unsqueeze(1))
+    found, value = optimize_acqf_finite(function, choices, chunk_size=32)
+    assert found.item() == int(values.argmax())
+    torch.testing.assert_close(value[0], values.max())

@@ -19,6 +19,7 @@ from botorch.acquisition.multi_objective.logei import (
 )
 from botorch.acquisition.objective import (
     ExpectationPosteriorTransform,
+    LinearMCObjective,
     ScalarizedPosteriorTransform,
 )
 from botorch.acquisition.risk_measures import CVaR
@@ -294,3 +295,17 @@ def test_best_values_of_a_gradient_and_default_samplers_are_taken():
     indices, _ = optimize_acqf_finite(function, CHOICES, q=3)
     assert len(set(indices.tolist())) == 3
     assert function.sampler is None or function.sampler.base_samples is None
+
+
+@pytest.mark.parametrize("kind", [SingleTaskGP, SingleTaskDTCGP])
+def test_a_posterior_transform_is_the_objective_that_does_the_same(kind):
+    minus, picks = torch.tensor([-1.0]).double(), []
+    for option in (
+        {"posterior_transform": ScalarizedPosteriorTransform(minus)},
+        {"objective": LinearMCObjective(minus)},
+    ):
+        samples = SobolQMCNormalSampler(torch.Size([256]), seed=3)
+        function = qUpperConfidenceBound(kind(X, Y), 1.5, sampler=samples, **option)
+        picks.append(optimize_acqf_finite(function, CHOICES, q=4))
+    assert picks[0][0].equal(picks[1][0])
+    torch.testing.assert_close(picks[0][1], picks[1][1], rtol=0.01, atol=0.01)
