@@ -544,3 +544,18 @@ def test_the_modular_route_repeats_and_counts_pending_points(monkeypatch):
         client.attach_trial(parameters={"a": 0.5, "b": 1.0})
     client.get_next_trials(max_trials=1)
     assert max(seen) == 3
+
+
+def test_a_tracked_metric_makes_no_trial_pending():
+    """Whether its name is before the objective's or behind it, without results."""
+    chosen = []
+    for metric in ("aa", "zz"):
+        parameters = [choices(name, [0.0, 0.5, 1.0], is_ordered=True) for name in "ab"]
+        client = new_client(modular_strategy(num_initial=3, seed=0), parameters)
+        client.configure_tracking_metrics([metric])
+        for number in range(7):
+            for index, found in client.get_next_trials(1).items():
+                data = {"y": reward(found)} | ({} if number else {metric: 0.0})
+                client.complete_trial(index, raw_data=data)
+                chosen.append(found)
+    assert chosen[:7] == chosen[7:]

@@ -66,9 +66,11 @@ class FiniteArmAcquisition(Acquisition):
             )
         super().__init__(torch_opt_config=torch_opt_config, **kwargs)
         pending = torch_opt_config.pending_observations
-        if pending is not None and pending[0].numel():
+        # Other metrics, which may lack results, are tracked.
+        objective = int(torch_opt_config.objective_weights.nonzero()[0, -1])
+        if pending is not None and pending[objective].numel():
             # Ax has removed repeats from them.
-            self.acqf.set_X_pending(pending[0].to(self.dtype))
+            self.acqf.set_X_pending(pending[objective].to(self.dtype))
 
     @override
     def optimize(
