@@ -81,7 +81,7 @@ class Column:
 
     def new_words(self, words: list[str], are_words: bool = True) -> list[str]:
         """Return those that have no code yet; raise if they cannot get one."""
-        new = [word for word in words if word not in self.codes]
+        new = [*dict.fromkeys(word for word in words if word not in self.codes)]
         if (new and not self.grows) or not are_words:
             raise self._error(f"words such as {list(self.codes)[:5]}, but got {words}")
         return new
@@ -428,7 +428,8 @@ def _ranks(cells: Any) -> dict[str, int]:
     """Return the ranks of ordered categories."""
     is_ordered = getattr(cells.dtype, "ordered", False)
     levels = cells.dtype.categories if is_ordered else ()
-    return {_word(level): rank for rank, level in enumerate(levels)}
+    words = dict.fromkeys(map(_word, levels))
+    return {word: rank for rank, word in enumerate(words)}
 
 
 def _word(label: Any) -> str:

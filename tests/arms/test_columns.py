@@ -363,3 +363,6 @@ def test_categories_of_numbers_have_the_same_names_as_floats() -> None:
     floats = pd.DataFrame({"size": pd.Categorical([60.0, 20.0]), "x": [2, 3]})
     assert list(table.words["size"]) == ["20", "40", "60"]
     assert table.encoded(floats)[:].equal(table[2:])
+    twice = pd.Categorical([0.1 * 3, 0.3, 0.5])
+    table = TableArms(pd.DataFrame({"size": twice, "x": range(3)}))
+    assert table[:, 0].tolist() == [0, 0, 1]
