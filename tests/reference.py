@@ -442,25 +442,18 @@ def log_warp(y, maximize=True):
     y = y if maximize else -y
     m = np.sort(y)[(len(y) - 1) // 2]
     s = np.sqrt(((y[y >= m] - m) ** 2).mean())
-    least, steep = y.min(), 1 + (m - y.min()) / s
-    bottom = m - s * np.log(steep)
-
-    def warped(x):
-        if x >= m:
-            return x
-        if x < least:  # a straight line
-            return bottom - (least - x) / steep
-        return m - s * np.log(1 + (m - x) / s)
+    bottom = m - s * np.log(1 + (m - y.min()) / s)
 
     def undone(w):
         if w >= m:
             return w
-        if w < bottom:
-            return least - (bottom - w) * steep
+        if w < bottom:  # on a line from the median through the least reward
+            slope = (m - y.min()) / (m - bottom) if m > bottom else 1.0
+            return m - slope * (m - w)
         return m - s * (np.exp((m - w) / s) - 1)
 
     def warp(x):
-        return np.array([*map(warped, x)])
+        return np.array([x if x >= m else m - s * np.log(1 + (m - x) / s) for x in x])
 
     def undo(w):
         return np.array([*map(undone, w)])

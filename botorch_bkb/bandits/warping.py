@@ -19,13 +19,14 @@ NORMAL_DEVIATIONS = 1.96
 class LogWarp(NamedTuple):
     r"""Keeps good rewards as they are, and puts poor ones on a logarithmic scale.
 
-    With the median ``m`` of the rewards, the least one ``l``, and the root mean squared
-    distance ``s`` of the better half from the median, ::
+    With the median ``m`` of the rewards and the root mean squared distance ``s`` of the
+    better half from it, ::
 
         w(y) = y                              if y >= m
-        w(y) = m - s log(1 + (m - y) / s)     if m > y >= l
+        w(y) = m - s log(1 + (m - y) / s)     otherwise
 
-    Below ``l``, where nothing was seen, ``w`` goes on as a straight line.
+    Predictions below the least reward ``l`` are on the straight line from the median
+    through ``l``: the inverse of ``w`` would run away, and nothing was seen there.
 
     A few failures would otherwise decide lengthscales and noise, which then do not tell
     good arms apart. Like the warping of poor rewards in [song2024vizier]_, with a
@@ -53,18 +54,15 @@ class LogWarp(NamedTuple):
 
     def __call__(self, rewards: Tensor) -> Tensor:
         """Return ``w`` of rewards."""
-        depth = self._depth(rewards)
-        seen = depth.clamp_max(self._most)
-        log = torch.log1p(seen) + (depth - seen) / (1 + self._most)
-        return torch.where(
-            rewards >= self.median, rewards, self.median - self.spread * log
-        )
+        poor = self.median - self.spread * torch.log1p(self._depth(rewards))
+        return torch.where(rewards >= self.median, rewards, poor)
 
     def undo(self, values: Tensor) -> Tensor:
-        """Return the rewards of values of ``w``."""
-        log = self._depth(values)
-        seen = log.clamp_max(math.log1p(self._most))
-        depth = torch.expm1(seen) + (log - seen) * (1 + self._most)
+        """Return the rewards of values of ``w``; below ``l``, those on the line."""
+        log, most = self._depth(values), (self.median - self.least) / self.spread
+        end = math.log1p(most)
+        slope = most / end if end else 1.0
+        depth = torch.where(log > end, slope * log, torch.expm1(log.clamp_max(end)))
         return torch.where(
             values >= self.median, values, self.median - self.spread * depth
         )
@@ -81,20 +79,11 @@ class LogWarp(NamedTuple):
 
     def measured(self, rewards: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return ``w`` of rewards, and their noise variances times ``w'^2``."""
-        return self(rewards), noise / self._steepness(rewards).square()
+        return self(rewards), noise / (1 + self._depth(rewards)).square()
 
     def log_slope(self, rewards: Tensor) -> float:
         """Return the mean of ``log w'``, by which log likelihoods are compared."""
-        return -self._steepness(rewards).log().mean().item()
-
-    @property
-    def _most(self) -> float:
-        """The depth of the least reward."""
-        return max(self.median - self.least, 0.0) / self.spread
-
-    def _steepness(self, rewards: Tensor) -> Tensor:
-        """Return ``1 / w'``."""
-        return 1 + self._depth(rewards).clamp_max(self._most)
+        return -torch.log1p(self._depth(rewards)).mean().item()
 
     def _depth(self, values: Tensor) -> Tensor:
         return (self.median - values).clamp_min(0.0) / self.spread
