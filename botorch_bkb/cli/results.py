@@ -35,8 +35,8 @@ from botorch_bkb.tables.files import Table
 
 
 NUM_IDS_SHOWN = 3
-# Longer ones are not exact as floats.
-NUMBER = re.compile(r"\d{1,12}(\.\d{1,3})?", re.ASCII)
+# A whole number; longer ones are not exact as floats, and 1.10 may be no 1.1.
+NUMBER = re.compile(r"\d{1,12}(\.0+)?", re.ASCII)
 
 
 def read_results(

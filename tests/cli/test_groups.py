@@ -11,6 +11,7 @@ from botorch_bkb import OutcomesBandit
 from botorch_bkb.__main__ import main
 from botorch_bkb.cli import diagnosis
 from botorch_bkb.cli import suggest as command
+from botorch_bkb.cli.results import labels
 from tests.cli.tables import next_batch
 from tests.cli.test_report import assert_self_contained
 
@@ -365,3 +366,9 @@ def test_a_failure_counts_although_an_earlier_campaign_measured_the_candidate(ca
     said = capsys.readouterr().out
     assert f"whose last measurement failed: 1 ({failed})" in said
     assert failed not in pd.read_csv("next.csv")["id"].to_numpy()
+
+
+def test_whole_numbers_name_the_same_plate_and_1_10_is_not_1_1():
+    cells = ["01", "2.0", 2.0, "1.10", "1.1", "3A", np.nan]
+    found = labels(pd.DataFrame({"plate": cells}), "plate")
+    assert found.tolist() == ["1", "2", "2", "1.10", "1.1", "3A", ""]
