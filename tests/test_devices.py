@@ -273,7 +273,7 @@ def acquisitions(device: torch.device) -> Any:
     for acquisition in (bound, regret):
         for available in (None, torch.arange(40) % 2 == 0):
             indices, values = optimize_acqf_finite(
-                acquisition, choices, q=3, available=available
+                acquisition, choices, q=2, available=available
             )
             found += [indices.tolist(), values.cpu()]
     indices, values = top_k_choices(bound, choices, 4)
