@@ -46,6 +46,7 @@ from botorch_bkb.models.kernels.learned import (
     fit_or_warn,
     kernel_form,
     log_likelihood,
+    tanimoto_sum_to_learn,
     tanimoto_to_learn,
 )
 from botorch_bkb.models.kernels.product import check_kernel, ComponentKernel
@@ -760,6 +761,8 @@ def _weighted_mean_and_std(rewards: Tensor, noise: Tensor) -> tuple[float, float
 def _kernels_to_learn(arms: Tensor) -> list[Callable[[Any], Kernel]]:
     """Return functions that make kernels to learn, the first without observations."""
     if isinstance(arms, BitArms):
+        if arms.shape[-1] > arms.num_bits:
+            return [tanimoto_sum_to_learn, tanimoto_to_learn]
         return [tanimoto_to_learn]
     if isinstance(arms, ProductArms):
         return [ProductArms.kernel_to_learn]

@@ -20,6 +20,7 @@ from botorch_bkb.arms import BitArms, ParquetArms, TableArms
 from botorch_bkb.cli.arguments import KernelName, SuggestOptions
 from botorch_bkb.cli.molecules import distinguished, Fingerprints
 from botorch_bkb.cli.tables import AVAILABLE_WORDS, note, quoted
+from botorch_bkb.integrations.chem import DESCRIPTORS
 from botorch_bkb.tables.columns import (
     days,
     is_no_number,
@@ -131,11 +132,17 @@ def table_features(
     kernel = args.kernel or ("tanimoto" if beside else None)
     by = ", compared by a Tanimoto kernel" if kernel == "tanimoto" else ""
     by += " each" if smiles[1:] else ""
-    if by and columns and not special:
-        by += " times a Matern kernel of the other columns"
+    described = list[str]()
+    if not special and any(own.descriptors.size for own in molecules.values()):
+        described += DESCRIPTORS
+    beside_bits = ["the descriptors"] * bool(described)
+    beside_bits += ["the other columns"] * bool(columns)
+    if by and beside_bits and not special:
+        by += f" and a Matern kernel of {' and '.join(beside_bits)}"
     if smiles:
         shown = f"column{'s' * bool(smiles[1:])} {', '.join(map(repr, smiles))}"
         kind = "bits" if args.bits else "counts"
+        kind += f", and {len(described)} descriptors" if described else ""
         note(
             f"{shown} became Morgan fingerprints of radius {args.radius}, "
             f"{args.num_bits:,} {kind}{by}"
@@ -161,10 +168,13 @@ def table_features(
     else:
         (name,) = smiles
         codes, is_packed = molecules[name].of(rows[name]), args.bits
+    if described:
+        values = torch.from_numpy(molecules[name].descriptors_of(rows[name]))
+        numbers = torch.cat([numbers, values], dim=-1)
     arms = BitArms(codes, is_packed, numbers)
     # Other kernels than Tanimoto's have a lengthscale per bit.
     num_bits = 0 if kernel == "tanimoto" else arms.num_bits
-    names = [*(f"bit {n}" for n in range(num_bits)), *columns]
+    names = [*(f"bit {n}" for n in range(num_bits)), *columns, *described]
     return Features(arms, kernel, columns, names)
 
 

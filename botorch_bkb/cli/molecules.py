@@ -28,12 +28,18 @@ class Fingerprints:
     Attributes:
         names: Their canonical SMILES.
         codes: Their fingerprints, a row each.
+        descriptors: Their descriptors, a row each.
         invalid: For texts that are not molecules, the reason.
     """
 
     names: pd.Index
     codes: NDArray[np.uint8]
+    descriptors: NDArray[np.float64]
     invalid: dict[str, str]
+
+    def descriptors_of(self, smiles: pd.Series) -> NDArray[np.float64]:
+        """Return the descriptors of each canonical SMILES."""
+        return self.descriptors[self.names.get_indexer(pd.Index(smiles))]
 
     def of(self, smiles: pd.Series | list[str]) -> NDArray[np.uint8]:
         """Return the fingerprint of each canonical SMILES, zeros for empty cells."""
@@ -45,9 +51,9 @@ class Fingerprints:
 
 
 def read_smiles(
-    column: pd.Series, args: SuggestOptions
+    column: pd.Series, args: SuggestOptions, descriptors: Sequence[str] = ()
 ) -> tuple[pd.Series, Fingerprints]:
-    """Return a column with canonical SMILES, and its molecules.
+    """Return a column with canonical SMILES, and its molecules with some descriptors.
 
     Texts that are not molecules, and empty cells, stay as they are.
     """
@@ -60,6 +66,7 @@ def read_smiles(
                 radius=args.radius,
                 num_bits=args.num_bits,
                 counts=not args.bits,
+                descriptors=descriptors,
                 skip_invalid=True,
                 progress=bar.update,
             )
@@ -70,7 +77,8 @@ def read_smiles(
     names |= {texts[n]: names[texts[first]] for n, first in found.duplicates.items()}
     invalid = {texts[n]: reason for n, reason in found.invalid.items()}
     canonical = column.map(names).astype("str").where(column.notna())
-    return canonical, Fingerprints(pd.Index(found.smiles), found.codes, invalid)
+    own = found.codes, found.descriptors
+    return canonical, Fingerprints(pd.Index(found.smiles), *own, invalid)
 
 
 def distinguished(

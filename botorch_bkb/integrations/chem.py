@@ -32,6 +32,17 @@ WORKER = Path(__file__).with_name("rdkit_worker.py")
 CHUNK_SIZE = 10_000
 # RDKit runs out of memory or numbers above them.
 MAX_RADIUS, MAX_BITS = 100, 2**16
+# Size, polarity, flexibility and rings: the properties that RDKit registers, but those
+# of connectivity and shape, which take most of their time.
+DESCRIPTORS = (
+    *("exactmw", "amw", "lipinskiHBA", "lipinskiHBD", "NumRotatableBonds", "NumHBD"),
+    *("NumHBA", "NumHeavyAtoms", "NumAtoms", "NumHeteroatoms", "NumAmideBonds"),
+    *("FractionCSP3", "NumRings", "NumAromaticRings", "NumAliphaticRings"),
+    *("NumSaturatedRings", "NumHeterocycles", "NumAromaticHeterocycles"),
+    *("NumSaturatedHeterocycles", "NumAliphaticHeterocycles", "NumSpiroAtoms"),
+    *("NumBridgeheadAtoms", "NumAtomStereoCenters", "NumUnspecifiedAtomStereoCenters"),
+    *("labuteASA", "tpsa", "CrippenClogP", "CrippenMR"),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +54,7 @@ class Molecules:
         smiles: Their canonical SMILES.
         codes: Their fingerprints, ``n x num_bits / 8`` packed bits or ``n x num_bits``
             counts, as ``uint8``.
+        descriptors: Their ``n x k`` descriptors, in the order that was asked for.
         is_counts: Whether ``codes`` are counts.
         duplicates: For rows that repeat a molecule, its first row.
         invalid: For rows that are not a molecule, the reason.
@@ -51,6 +63,7 @@ class Molecules:
     rows: NDArray[np.int64]
     smiles: list[str]
     codes: NDArray[np.uint8]
+    descriptors: NDArray[np.float64]
     is_counts: bool
     duplicates: dict[int, int]
     invalid: dict[int, str]
@@ -67,6 +80,7 @@ def read_molecules(
     radius: int = 2,
     num_bits: int = 2048,
     counts: bool = False,
+    descriptors: Sequence[str] = (),
     skip_invalid: bool = False,
     num_workers: int | None = None,
     progress: Callable[[int], object] | None = None,
@@ -81,6 +95,8 @@ def read_molecules(
         radius: The number of bonds around an atom, from 1 to 100; 2 is ECFP4.
         num_bits: The length of a fingerprint, a multiple of 8 up to 65,536.
         counts: Whether to count how often a fragment occurs.
+        descriptors: Names of ``k`` properties that RDKit registers in
+            ``rdMolDescriptors.Properties``, such as :data:`DESCRIPTORS`.
         skip_invalid: Whether rows that are not a molecule are reported in ``invalid``
             instead of raising an error.
         num_workers: The number of processes; None for one per core.
@@ -102,21 +118,24 @@ def read_molecules(
         num_workers = os.cpu_count() or 1
     check_size("num_workers", num_workers)
     width = num_bits if counts else num_bits // 8
-    options = ["counts" if counts else "bits", str(radius), str(num_bits)]
+    kind = "counts" if counts else "bits"
+    options = [kind, str(radius), str(num_bits), *descriptors]
 
     first: dict[str, int] = {}
     duplicates: dict[int, int] = {}
     invalid: dict[int, str] = {}
     # Allocated for all rows at once: rows that are not written take no memory.
     codes = np.empty((len(smiles), width), dtype=np.uint8)
+    values = np.empty((len(smiles), len(descriptors)))
     answers = _ask_workers(smiles, options, num_workers, progress)
-    for row, (name, answer) in enumerate(answers):
+    for row, (name, answer, numbers) in enumerate(answers):
         if name is None:
             invalid[row] = answer
         elif name in first:
             duplicates[row] = first[name]
         else:
             codes[len(first)] = np.frombuffer(bytes.fromhex(answer), dtype=np.uint8)
+            values[len(first)] = numbers
             first[name] = row
     if invalid and not skip_invalid:
         row = min(invalid)
@@ -130,6 +149,7 @@ def read_molecules(
         rows=np.fromiter(first.values(), dtype=np.int64, count=len(first)),
         smiles=list(first),
         codes=codes[: len(first)],
+        descriptors=values[: len(first)],
         is_counts=counts,
         duplicates=duplicates,
         invalid=invalid,

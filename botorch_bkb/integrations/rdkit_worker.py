@@ -1,10 +1,10 @@
-"""A program: SMILES in, fingerprints or pictures out.
+"""A program: SMILES in; fingerprints and descriptors, or pictures, out.
 
 It is run by its path, so that its process loads RDKit and not torch. It reads a JSON
 list of SMILES, and writes one. ``draw WIDTH HEIGHT`` writes SVG pictures, null if RDKit
-cannot read the molecule. ``bits RADIUS NUM_BITS``, or ``counts``, writes pairs of a
-canonical SMILES and its fingerprint, the hexadecimal digits of packed bits or of counts
-of one byte; or of null and the reason.
+cannot read the molecule. ``bits RADIUS NUM_BITS DESCRIPTOR ...``, or ``counts``, writes
+lists of a canonical SMILES, its fingerprint, the hexadecimal digits of packed bits or
+of counts of one byte, and its descriptors; or of null, the reason, and no descriptor.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 
 import numpy as np
 from rdkit import Chem, rdBase
-from rdkit.Chem import rdFingerprintGenerator
+from rdkit.Chem import rdFingerprintGenerator, rdMolDescriptors
 from rdkit.Chem.Draw import rdMolDraw2D
 
 
@@ -58,26 +58,30 @@ def draw(smiles: str, width: int, height: int) -> str | None:
     return drawing.GetDrawingText()
 
 
-def main(kind: str, first: int, second: int) -> None:
+def main(kind: str, first: int, second: int, descriptors: list[str]) -> None:
     """Answer the list of standard input on standard output."""
     smiles = json.load(sys.stdin)
     if kind == "draw":
         json.dump([draw(text, first, second) for text in smiles], sys.stdout)
         return
     generator = rdFingerprintGenerator.GetMorganGenerator(first, fpSize=second)
-    answers: list[tuple[str | None, str]] = []
+    # Without names they would be all that RDKit has.
+    properties = descriptors and rdMolDescriptors.Properties(descriptors)
+    answers: list[tuple[str | None, str, list[float]]] = []
     for mol in map(parse, smiles):
         if isinstance(mol, str):
-            answers.append((None, mol))
+            answers.append((None, mol, []))
             continue
         if kind == "counts":
             row = np.minimum(generator.GetCountFingerprintAsNumPy(mol), 255)
         else:
             row = np.packbits(generator.GetFingerprintAsNumPy(mol))
-        answers.append((Chem.MolToSmiles(mol), row.astype(np.uint8).tobytes().hex()))
+        code = row.astype(np.uint8).tobytes().hex()
+        values = [*properties.ComputeProperties(mol)] if properties else []
+        answers.append((Chem.MolToSmiles(mol), code, values))
     json.dump(answers, sys.stdout)
 
 
 if __name__ == "__main__":
     with rdBase.BlockLogs():
-        main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+        main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])

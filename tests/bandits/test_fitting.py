@@ -11,6 +11,7 @@ from botorch.exceptions.warnings import BotorchWarning
 from gpytorch.kernels import ScaleKernel
 
 from botorch_bkb import GPBandit
+from botorch_bkb.arms import BitArms
 from botorch_bkb.bandits import composite_to_learn, fitting, ThompsonPolicy
 from botorch_bkb.bandits.fitting import Fitter
 from botorch_bkb.bandits.observations import Results
@@ -222,6 +223,22 @@ def test_what_is_learned_where_no_kernel_is_given(options):
     bits = torch.ones(20, 64, dtype=torch.uint8)
     kernel = GPBandit(bits, **options).covar_module
     assert isinstance(kernel.base_kernel, TanimotoKernel)
+
+
+@pytest.mark.parametrize("is_product", [False, True])
+def test_numbers_beside_fingerprints_add_or_multiply_as_the_rewards_do(is_product):
+    """A sign that half of the fingerprints turn around, or a level that they add."""
+    codes = torch.zeros(60, 8, dtype=torch.uint8)
+    codes[:30, :4], codes[30:, 4:] = 1, 1
+    numbers = random_arms(60)[:, :1]
+    sign = torch.where(torch.arange(60) < 30, 1.0, -1.0).double()
+    wave = (6 * numbers[:, 0]).sin()
+    bandit = GPBandit(BitArms(codes, is_packed=False, numbers=numbers), seed=0)
+    rewards = sign * wave if is_product else sign + wave
+    rewards += 0.1 * torch.randn(60, generator=seeded(), dtype=torch.double)
+    bandit.add_observations(torch.arange(60), rewards)
+    bandit.ask(1)
+    assert isinstance(bandit.covar_module, ScaleKernel) == is_product
 
 
 def test_thompson_sampling_fits_a_prior_mean():

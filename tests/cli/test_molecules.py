@@ -16,6 +16,7 @@ from botorch_bkb import GPBandit
 from botorch_bkb.__main__ import main
 from botorch_bkb.arms import BitArms, TableArms
 from botorch_bkb.cli import molecules
+from botorch_bkb.integrations.chem import DESCRIPTORS
 from tests.cli.tables import next_batch
 
 
@@ -49,16 +50,24 @@ def results_of(library, rows):
     return table.assign(reward=[log_p(text) for text in table["smiles"]])
 
 
-def test_a_library_of_smiles_gives_the_next_plate(library, capsys):
+@pytest.mark.parametrize("words", [(), ("--kernel", "tanimoto")])
+def test_a_library_of_smiles_gives_the_next_plate(words, library, capsys):
+    """With descriptors, unless a kernel of fingerprints is asked for."""
     rows = list(range(0, len(library), 4))
     results = results_of(library, rows)
-    found = next_batch(library, results, "--smiles", "smiles")
+    found = next_batch(library, results, "--smiles", "smiles", *words)
     generator = rdFingerprintGenerator.GetMorganGenerator(2, fpSize=2048)
     counts = [
         generator.GetCountFingerprintAsNumPy(Chem.MolFromSmiles(text))
         for text in library["smiles"]
     ]
-    arms = BitArms(np.stack(counts).astype("uint8"), is_packed=False)
+    numbers = None
+    if not words:
+        properties = rdMolDescriptors.Properties(DESCRIPTORS)
+        mols = map(Chem.MolFromSmiles, library["smiles"])
+        numbers = torch.tensor([[*properties.ComputeProperties(mol)] for mol in mols])
+    codes = np.stack(counts).astype("uint8")
+    arms = BitArms(codes, is_packed=False, numbers=numbers)
     bandit = GPBandit(arms, seed=0)
     bandit.add_observations(rows, torch.tensor(results["reward"].to_numpy()))
     picks = bandit.ask(5)
@@ -70,9 +79,9 @@ def test_a_library_of_smiles_gives_the_next_plate(library, capsys):
     assert (
         "column 'smiles' became Morgan fingerprints of radius 2, 2,048 counts" in said
     )
-    assert "compared by a Tanimoto kernel." in said
+    kernels = "a Tanimoto kernel and a Matern kernel of the descriptors."
+    assert (kernels in said) == ("28 descriptors" in said) == (not words)
     assert "Fit: noise is" in said
-    assert "lengthscale" not in said
 
 
 def test_a_row_without_a_molecule_is_named_or_skipped(library, capsys):
@@ -123,7 +132,7 @@ def test_another_column_beside_the_molecule_is_learned_too(library, capsys):
     results["reward"] += results["temperature"] / 10
     found = next_batch(table, results, "--smiles", "smiles", size=12)
     said = capsys.readouterr().out
-    assert "times a Matern kernel of the other columns" in said
+    assert "and a Matern kernel of the descriptors and the other columns" in said
     # Two temperatures of a molecule are two candidates.
     assert "of another row" not in said
     hot = table.set_index("id")["temperature"].loc[found["id"]] == 80
@@ -256,7 +265,7 @@ def test_bits_and_counts_are_compared_as_fingerprints_if_asked(capsys):
     next_batch(table.assign(heat=heat), results.assign(reward=rewards), *words)
     said = capsys.readouterr().out
     assert "16 columns of 0 and 1" in said
-    assert "times a Matern kernel of the other columns" in said
+    assert "a Tanimoto kernel and a Matern kernel of the other columns" in said
     counts = table.drop(columns="id") * 3 + 2
     next_batch(counts.assign(id=table["id"]), results, *words)
     assert "16 columns of counts" in capsys.readouterr().out

@@ -6,10 +6,14 @@ import pytest
 import torch
 from botorch.exceptions.errors import InputDataError
 from rdkit import Chem
-from rdkit.Chem import rdFingerprintGenerator
+from rdkit.Chem import Descriptors, rdFingerprintGenerator
 
 from botorch_bkb.integrations import chem
-from botorch_bkb.integrations.chem import draw_molecules, read_molecules
+from botorch_bkb.integrations.chem import (
+    DESCRIPTORS,
+    draw_molecules,
+    read_molecules,
+)
 
 
 SMILES = ["CCO", "c1ccccc1", "CC(=O)O", "CCN", "C1CCCCC1", "Cc1ccccc1", "O=C=O", "CCCC"]
@@ -43,6 +47,23 @@ def test_fingerprints_are_rdkit_s(radius, num_bits, counts):
     np.testing.assert_array_equal(arms, np.stack(expected))
     assert molecules.smiles == [Chem.MolToSmiles(mol) for mol in mols]
     assert molecules.codes.nbytes == len(SMILES) * num_bits // (1 if counts else 8)
+
+
+def test_descriptors_are_rdkit_s_in_the_order_asked_for():
+    rows = [*SMILES, "OCC", "[Na+].[Cl-]", "*", "[H][H]"]
+    found = read_molecules(rows, descriptors=DESCRIPTORS)
+    mols = [Chem.MolFromSmiles(text) for text in found.smiles]
+    assert found.descriptors.shape == (len(mols), len(DESCRIPTORS))
+    assert np.isfinite(found.descriptors).all()
+    for name, descriptor in {
+        "exactmw": Descriptors.ExactMolWt,
+        "CrippenClogP": Descriptors.MolLogP,
+        "tpsa": Descriptors.TPSA,
+        "NumAromaticRings": Descriptors.NumAromaticRings,
+    }.items():
+        column = found.descriptors[:, DESCRIPTORS.index(name)]
+        np.testing.assert_allclose(column, [*map(descriptor, mols)], rtol=1e-6)
+    assert read_molecules(rows).descriptors.shape == (len(mols), 0)
 
 
 def test_equal_molecules_are_one_and_chunks_change_nothing(monkeypatch):

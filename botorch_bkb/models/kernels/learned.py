@@ -228,19 +228,34 @@ def tanimoto_to_learn(arms: BitArms) -> Kernel:
 
     Times a Matern kernel on the numbers beside them, if there are any.
     """
-    num_bits, num_columns = arms.num_bits, arms.shape[-1]
     kernel: Kernel = TanimotoKernel()
-    if num_columns > num_bits:
-        kernel = TanimotoKernel(active_dims=range(num_bits))
-        kernel *= get_covar_module_with_dim_scaled_prior(
-            num_columns - num_bits,
-            use_rbf_kernel=False,
-            active_dims=range(num_bits, num_columns),
-        )
+    if arms.shape[-1] > arms.num_bits:
+        kernel = ProductKernel(*_fingerprints_and_numbers(arms))
     # Around the variance 1 of standardized rewards.
     kernel = ScaleKernel(kernel, outputscale_prior=LogNormalPrior(0.0, 1.0))
     kernel.outputscale = 1.0
     return kernel
+
+
+def tanimoto_sum_to_learn(arms: BitArms) -> Kernel:
+    """Return a Tanimoto kernel plus a Matern kernel on the numbers beside fingerprints.
+
+    With a variance each to learn. For numbers such as descriptors, which tell something
+    about molecules that share no fragment.
+    """
+    parts = _fingerprints_and_numbers(arms)
+    return AdditiveKernel(*(_scaled_to_learn(k, 0.5, 1.0, largest=10.0) for k in parts))
+
+
+def _fingerprints_and_numbers(arms: BitArms) -> tuple[Kernel, Kernel]:
+    """Return a kernel of fingerprints, and one of the numbers beside them."""
+    num_bits, num_columns = arms.num_bits, arms.shape[-1]
+    of_numbers = get_covar_module_with_dim_scaled_prior(
+        num_columns - num_bits,
+        use_rbf_kernel=False,
+        active_dims=range(num_bits, num_columns),
+    )
+    return TanimotoKernel(active_dims=range(num_bits)), of_numbers
 
 
 def matern_to_learn(arms: Tensor) -> Kernel:

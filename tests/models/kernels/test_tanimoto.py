@@ -4,8 +4,11 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import ScaleKernel
 
+from botorch_bkb.arms import BitArms
 from botorch_bkb.models.kernels import TanimotoKernel
+from botorch_bkb.models.kernels.learned import tanimoto_sum_to_learn, tanimoto_to_learn
 from botorch_bkb.models.utils.nystrom import dense_covariance
+from tests.helpers import random_points
 
 
 def fingerprints(*shape, counts, seed=0, dtype=torch.double):
@@ -76,3 +79,27 @@ def test_features_below_zero_are_refused(value):
     for pair in ((bad, x), (x, bad)):
         with pytest.raises(InputDataError, match="Expected features of at least zero"):
             dense_covariance(TanimotoKernel(), *pair)
+
+
+@each_kind
+def test_numbers_beside_a_fingerprint_multiply_or_add(counts):
+    x, numbers = fingerprints(9, 16, counts=counts), random_points(9, 3, seed=5)
+    arms = BitArms(x.to(torch.uint8), is_packed=False, numbers=numbers)
+    product = tanimoto_to_learn(arms).double()
+    total = tanimoto_sum_to_learn(arms).double()
+    gaps = np.abs(numbers.numpy()[:, None] - numbers.numpy()[None])
+    scales = np.array([0.3, 0.8, 2.0])
+    root = np.sqrt(5 * np.square(gaps / scales).sum(axis=-1))
+    matern = (1 + root + root**2 / 3) * np.exp(-root)
+    product.outputscale = 1.75
+    total.kernels[0].outputscale, total.kernels[1].outputscale = 0.5, 2.5
+    for part in (product.base_kernel.kernels[1], total.kernels[1].base_kernel):
+        part.lengthscale = torch.from_numpy(scales)
+    for kernel, expected in (
+        (product, 1.75 * min_max(x, x) * matern),
+        (total, 0.5 * min_max(x, x) + 2.5 * matern),
+    ):
+        for rows in (arms, arms.dense()):
+            with torch.no_grad():
+                found = dense_covariance(kernel, rows)
+            np.testing.assert_allclose(found, expected, rtol=1e-10)
