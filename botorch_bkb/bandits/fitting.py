@@ -762,7 +762,7 @@ def _kernels_to_learn(arms: Tensor) -> list[Callable[[Any], Kernel]]:
     """Return functions that make kernels to learn, the first without observations."""
     if isinstance(arms, BitArms):
         if arms.shape[-1] > arms.num_bits:
-            return [tanimoto_sum_to_learn, tanimoto_to_learn]
+            return [tanimoto_to_learn, tanimoto_sum_to_learn]
         return [tanimoto_to_learn]
     if isinstance(arms, ProductArms):
         return [ProductArms.kernel_to_learn]
