@@ -7,10 +7,10 @@ hydration energies), `lipophilicity` (4,200 measured ones) and `photoswitch` (38
 measured wavelengths). Three come with RDKit: `chembl`, 1,017 measured activities of its
 Free-Wilson example (ChEMBL document 2321810), and `nci_qed` and `nci_logp`, 2,000
 molecules of NCI and two properties that RDKit computes. `suggest` is the command's
-choice, by counts of fragments, and `bits` the same with `--bits`. The peers have the
-same counts. `qLogEI` is stock BoTorch with the same kernel and priors, whose values it
-reads from a table of all molecules, made beforehand, which saves most of its time.
-The random forests are those of `practice`.
+choice with `--kernel tanimoto`, by counts of fragments alone, and `bits` the same with
+`--bits`. The peers have the same counts. `qLogEI` is stock BoTorch with the same kernel
+and priors, whose values it reads from a table of all molecules, made beforehand, which
+saves most of its time. The random forests are those of `practice`.
 
 Writes what `practice` writes. Needs the extra `chem`.
 """

@@ -302,8 +302,9 @@ class TableOptions:
     smiles: list[str] = option(
         COLUMN | {"action": "extend", "nargs": "+", "default": []},
         "columns of SMILES, which become Morgan fingerprints (extra chem), each with a "
-        "kernel of its own. With --component: the components that are molecules, whose "
-        "lists have a column 'smiles'",
+        "kernel of its own; one column beside numbers also becomes descriptors. With "
+        "--component: the components that are molecules, whose lists have a column "
+        "'smiles'",
     )
     radius: int = option(COUNT, "of the fingerprints (default: 2, ECFP4)", 2)
     num_bits: int = option(COUNT, "of the fingerprints (default: 2048)", 2048)
@@ -315,8 +316,8 @@ class TableOptions:
     skip_invalid: bool = option(FLAG, "leave out rows whose SMILES cannot be read")
     kernel: KernelName | None = option(
         {"choices": get_args(KernelName)},
-        "tanimoto compares bits, times a matern kernel of other columns; matern (nu "
-        "2.5) and rbf compare numbers, with a lengthscale per column (default: "
+        "tanimoto compares bits, times or plus a matern kernel of other columns; "
+        "matern (nu 2.5) and rbf compare numbers, with a lengthscale each (default: "
         "tanimoto for molecules, and for 64 columns of 0 and 1 or more without others; "
         "otherwise a matern or ANOVA trend, by the likelihood, plus rough detail)",
     )

@@ -96,7 +96,7 @@ def read_molecules(
         num_bits: The length of a fingerprint, a multiple of 8 up to 65,536.
         counts: Whether to count how often a fragment occurs.
         descriptors: Names of ``k`` properties that RDKit registers in
-            ``rdMolDescriptors.Properties``, such as :data:`DESCRIPTORS`.
+            ``rdMolDescriptors.Properties``, such as ``DESCRIPTORS``.
         skip_invalid: Whether rows that are not a molecule are reported in ``invalid``
             instead of raising an error.
         num_workers: The number of processes; None for one per core.
