@@ -132,9 +132,8 @@ def table_features(
     kernel = args.kernel or ("tanimoto" if beside else None)
     by = ", compared by a Tanimoto kernel" if kernel == "tanimoto" else ""
     by += " each" if smiles[1:] else ""
-    described = list[str]()
-    if not special and any(own.descriptors.size for own in molecules.values()):
-        described += DESCRIPTORS
+    is_described = any(own.descriptors.size for own in molecules.values())
+    described = [*DESCRIPTORS] if is_described and not special else []
     beside_bits = ["the descriptors"] * bool(described)
     beside_bits += ["the other columns"] * bool(columns)
     if by and beside_bits and not special:
