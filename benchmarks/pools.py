@@ -51,7 +51,7 @@ from gpytorch.kernels import MaternKernel, RBFKernel
 from torch import Tensor
 
 from botorch_bkb.arms import BitArms
-from botorch_bkb.integrations.chem import DESCRIPTORS, read_molecules
+from botorch_bkb.integrations.chem import read_molecules
 from botorch_bkb.test_functions import FiniteArmProblem
 from botorch_bkb.test_functions.datasets import (
     DATA_VARIABLE,
@@ -198,9 +198,7 @@ def fingerprints(frame: pd.DataFrame) -> Tensor:
 def for_bandits(candidates: Candidates) -> Candidates:
     """Return what our bandits get: molecules as fingerprints and descriptors."""
     if isinstance(candidates, pd.DataFrame) and SMILES in candidates:
-        found = read_molecules(
-            [*candidates[SMILES]], counts=True, descriptors=DESCRIPTORS
-        )
+        found = read_molecules([*candidates[SMILES]], counts=True, descriptors=True)
         numbers = torch.from_numpy(found.descriptors)
         return BitArms(found.codes, is_packed=False, numbers=numbers)
     return candidates

@@ -230,8 +230,8 @@ class Fitter:
     Args:
         arms: The ``A x d`` arms.
         covar_module: The kernel. A function of the features: the kernel that it returns
-            is learned. None: a Tanimoto kernel is learned for packed fingerprints,
-            times or plus a Matern kernel of numbers beside them, else
+            is learned. None: a Tanimoto kernel is learned for ``BitArms``, times or
+            plus a Matern kernel of numbers beside the fingerprints, else
             :func:`~botorch_bkb.bandits.composite_to_learn`, or
             :func:`~botorch_bkb.bandits.anova_to_learn` for 2 to 64 features.
         noise_variance: lambda, in squared units of the reward. None: learned, with

@@ -102,10 +102,10 @@ class GPBandit(FiniteArmBandit):
         covar_module: None: the default kernel, learned: a trend with rough detail
             (:func:`~botorch_bkb.bandits.composite_to_learn` or
             :func:`~botorch_bkb.bandits.anova_to_learn`), or a Tanimoto kernel of
-            packed fingerprints. A function from ``A x d`` features to a kernel: that
-            kernel, learned, on features normalized to the unit cube and standardized
-            rewards. A kernel: used as it is, on the features as given, its outputscale
-            in squared units of the reward.
+            ``BitArms``, times or plus one of numbers beside them. A function from ``A x
+            d`` features to a kernel: that kernel, learned, on features normalized to
+            the unit cube and standardized rewards. A kernel: used as it is, on the
+            features as given, its outputscale in squared units of the reward.
         noise_variance: The variance of the rewards' noise, in squared units of the
             reward. None: learned.
         goal: ``"best_arm"``: the arms of a batch are distinct, and an arm is measured
@@ -119,8 +119,9 @@ class GPBandit(FiniteArmBandit):
             largest upper confidence bounds.
         confidence: The width of these bounds: a schedule of
             ``botorch_bkb.acquisition.confidence``, or a number of posterior standard
-            deviations. None: 1.25 if the kernel is a sum, such as the default with its
-            rough detail, else 1.0, plus up to one more for noise. With
+            deviations. None: 1.25 if the kernel is a sum, as the default kernel with
+            its rough detail is, else 1.0, as for ``BitArms``; plus up to one more for
+            noise. With
             ``goal="best_arm"``, an arm that is among the best tenth of the measured
             ones with a probability below 2.5 % gives way to the arm of the largest such
             probability: :func:`~botorch_bkb.posteriors.upper_bounds.hopeful_scale`.

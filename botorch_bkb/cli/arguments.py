@@ -302,9 +302,9 @@ class TableOptions:
     smiles: list[str] = option(
         COLUMN | {"action": "extend", "nargs": "+", "default": []},
         "columns of SMILES, which become Morgan fingerprints (extra chem), each with a "
-        "kernel of its own; one column beside numbers also becomes descriptors. With "
-        "--component: the components that are molecules, whose lists have a column "
-        "'smiles'",
+        "kernel of its own; one column, alone or beside numbers, also becomes "
+        "descriptors if there is no --kernel. With --component: the components that "
+        "are molecules, whose lists have a column 'smiles'",
     )
     radius: int = option(COUNT, "of the fingerprints (default: 2, ECFP4)", 2)
     num_bits: int = option(COUNT, "of the fingerprints (default: 2048)", 2048)

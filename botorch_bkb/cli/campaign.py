@@ -40,7 +40,6 @@ from botorch_bkb.cli.tables import (
     status,
     unit_trouble,
 )
-from botorch_bkb.integrations.chem import DESCRIPTORS
 from botorch_bkb.models.utils.rows import find_duplicates
 from botorch_bkb.tables.columns import (
     find_column,
@@ -117,12 +116,11 @@ class Campaign(Candidates):
         self.results_id = find_column(results.columns, args.results_id)
         arms = table
         self.fingerprints: dict[str, Fingerprints] = {}
-        is_alone = len(args.smiles) == 1 and args.kernel is None
-        descriptors = DESCRIPTORS if is_alone else ()
+        is_described = len({*args.smiles}) == 1 and args.kernel is None
         for name in args.smiles:  # which become canonical, in both tables
             cells = [part[name] for part in (arms, results) if name in part]
             texts = pd.concat(cells, ignore_index=True)
-            smiles, found = read_smiles(texts, args, descriptors)
+            smiles, found = read_smiles(texts, args, is_described)
             self.fingerprints[name] = found
             arms = arms.assign(**{name: smiles[: len(arms)].array})
             if name in results:

@@ -22,7 +22,6 @@ from botorch_bkb.bandits import GPBandit
 from botorch_bkb.bandits.fitting import MIN_PULLS_TO_FIT
 from botorch_bkb.bandits.progress import DEVIATIONS_OF_95_PERCENT
 from botorch_bkb.cli.results import add_results
-from botorch_bkb.models.kernels.learned import variance_shares
 from botorch_bkb.models.utils.rows import as_dense, sum_replicates
 from botorch_bkb.tables.columns import listing
 
@@ -176,13 +175,6 @@ def diagnose(
             f"{held_out.correlation:.2f}"
         )
     return "; ".join(parts), held_out
-
-
-def detail_share(bandit: GPBandit) -> float:
-    """Return the share of the kernel's variance between near neighbours."""
-    features = kernel_features(bandit, bandit.observed_arms)
-    _, *details = variance_shares(bandit.covar_module, features)
-    return float(sum(share for _, share in details))
 
 
 def intervals_trouble(held_out: HeldOut) -> str | None:

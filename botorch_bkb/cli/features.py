@@ -133,7 +133,8 @@ def table_features(
     by = ", compared by a Tanimoto kernel" if kernel == "tanimoto" else ""
     by += " each" if smiles[1:] else ""
     is_described = any(own.descriptors.size for own in molecules.values())
-    described = [*DESCRIPTORS] if is_described and not special else []
+    is_described &= not special
+    described = [f"RDKit {name}" for name in DESCRIPTORS] if is_described else []
     beside_bits = ["the descriptors"] * bool(described)
     beside_bits += ["the other columns"] * bool(columns)
     if by and beside_bits and not special:

@@ -51,9 +51,9 @@ class Fingerprints:
 
 
 def read_smiles(
-    column: pd.Series, args: SuggestOptions, descriptors: Sequence[str] = ()
+    column: pd.Series, args: SuggestOptions, descriptors: bool = False
 ) -> tuple[pd.Series, Fingerprints]:
-    """Return a column with canonical SMILES, and its molecules with some descriptors.
+    """Return a column with canonical SMILES, and its molecules.
 
     Texts that are not molecules, and empty cells, stay as they are.
     """

@@ -31,7 +31,6 @@ from botorch_bkb.bandits.roles import Limit, objectives_of, Target
 from botorch_bkb.cli.arguments import SuggestOptions
 from botorch_bkb.cli.candidates import Candidates
 from botorch_bkb.cli.diagnosis import (
-    detail_share,
     HeldOut,
     is_fitted,
     kernel_features,
@@ -245,9 +244,6 @@ def _assumed(campaign: Candidates, parts: Sequence[Part]) -> dict[str, Any]:
             continue
         variance = part.bandit.noise_variance
         model = describe_kernel(part.bandit.covar_module, campaign.features)
-        if len(part.bandit.observed_arms):
-            share = f"{100 * detail_share(part.bandit):.0f} % of the differences"
-            model["between near neighbours"] = share
         known = f"without one in column {args.noise_column}"
         model["noise of a single measurement"] = (
             f"standard deviation {variance**0.5:.4g}, variance {variance:.4g}, the "

@@ -1,8 +1,9 @@
 """From molecules to arms; needs the extra ``chem`` (RDKit).
 
 Example:
-    >>> molecules = read_molecules(table["smiles"])
-    >>> bandit = BBKB(molecules.arms(), covar_module=TanimotoKernel())
+    >>> found = read_molecules(table["smiles"], descriptors=True)
+    >>> numbers = torch.from_numpy(found.descriptors)
+    >>> bandit = GPBandit(BitArms(found.codes, numbers=numbers))
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ DESCRIPTORS = (
     *("NumBridgeheadAtoms", "NumAtomStereoCenters", "NumUnspecifiedAtomStereoCenters"),
     *("labuteASA", "tpsa", "CrippenClogP", "CrippenMR"),
 )
+# A value is far if it is this many times the range of the middle 99 % outside of it.
+FAR = 4.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +57,8 @@ class Molecules:
         smiles: Their canonical SMILES.
         codes: Their fingerprints, ``n x num_bits / 8`` packed bits or ``n x num_bits``
             counts, as ``uint8``.
-        descriptors: Their ``n x k`` descriptors, in the order that was asked for.
+        descriptors: Their ``n x 28`` descriptors, of the names ``DESCRIPTORS``, if they
+            were asked for; else ``n x 0``.
         is_counts: Whether ``codes`` are counts.
         duplicates: For rows that repeat a molecule, its first row.
         invalid: For rows that are not a molecule, the reason.
@@ -69,7 +73,7 @@ class Molecules:
     invalid: dict[int, str]
 
     def arms(self, dtype: torch.dtype = torch.float64) -> Tensor:
-        """Return the ``n x num_bits`` fingerprints, for ``TanimotoKernel``."""
+        """Return the ``n x num_bits`` fingerprints alone, for ``TanimotoKernel``."""
         codes = self.codes if self.is_counts else np.unpackbits(self.codes, axis=1)
         return torch.from_numpy(codes).to(dtype)
 
@@ -80,7 +84,7 @@ def read_molecules(
     radius: int = 2,
     num_bits: int = 2048,
     counts: bool = False,
-    descriptors: Sequence[str] = (),
+    descriptors: bool = False,
     skip_invalid: bool = False,
     num_workers: int | None = None,
     progress: Callable[[int], object] | None = None,
@@ -95,8 +99,9 @@ def read_molecules(
         radius: The number of bonds around an atom, from 1 to 100; 2 is ECFP4.
         num_bits: The length of a fingerprint, a multiple of 8 up to 65,536.
         counts: Whether to count how often a fragment occurs.
-        descriptors: Names of ``k`` properties that RDKit registers in
-            ``rdMolDescriptors.Properties``, such as ``DESCRIPTORS``.
+        descriptors: Whether to compute descriptors, too. One that RDKit cannot compute
+            is 0. A value that is far from those of other molecules is replaced by the
+            nearest one that is not, since models scale a feature by its range.
         skip_invalid: Whether rows that are not a molecule are reported in ``invalid``
             instead of raising an error.
         num_workers: The number of processes; None for one per core.
@@ -119,14 +124,15 @@ def read_molecules(
     check_size("num_workers", num_workers)
     width = num_bits if counts else num_bits // 8
     kind = "counts" if counts else "bits"
-    options = [kind, str(radius), str(num_bits), *descriptors]
+    names = DESCRIPTORS if descriptors else ()
+    options = [kind, str(radius), str(num_bits), *names]
 
     first: dict[str, int] = {}
     duplicates: dict[int, int] = {}
     invalid: dict[int, str] = {}
     # Allocated for all rows at once: rows that are not written take no memory.
     codes = np.empty((len(smiles), width), dtype=np.uint8)
-    values = np.empty((len(smiles), len(descriptors)))
+    values = np.empty((len(smiles), len(names)))
     answers = _ask_workers(smiles, options, num_workers, progress)
     for row, (name, answer, numbers) in enumerate(answers):
         if name is None:
@@ -149,11 +155,21 @@ def read_molecules(
         rows=np.fromiter(first.values(), dtype=np.int64, count=len(first)),
         smiles=list(first),
         codes=codes[: len(first)],
-        descriptors=values[: len(first)],
+        descriptors=_without_far(values[: len(first)]),
         is_counts=counts,
         duplicates=duplicates,
         invalid=invalid,
     )
+
+
+def _without_far(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Replace far values of each column, unless nearly all of them are equal."""
+    if not values.size:
+        return values
+    values = np.where(np.isfinite(values), values, 0.0)
+    low, high = np.quantile(values, [0.005, 0.995], axis=0)
+    reach = np.where(high > low, FAR * (high - low), np.inf)
+    return values.clip(low - reach, high + reach)
 
 
 def draw_molecules(

@@ -4,7 +4,8 @@ It is run by its path, so that its process loads RDKit and not torch. It reads a
 list of SMILES, and writes one. ``draw WIDTH HEIGHT`` writes SVG pictures, null if RDKit
 cannot read the molecule. ``bits RADIUS NUM_BITS DESCRIPTOR ...``, or ``counts``, writes
 lists of a canonical SMILES, its fingerprint, the hexadecimal digits of packed bits or
-of counts of one byte, and its descriptors; or of null, the reason, and no descriptor.
+of counts of one byte, and its descriptors, the properties with these names of RDKit; or
+of null, the reason, and no descriptor.
 """
 
 from __future__ import annotations

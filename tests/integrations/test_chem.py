@@ -49,9 +49,9 @@ def test_fingerprints_are_rdkit_s(radius, num_bits, counts):
     assert molecules.codes.nbytes == len(SMILES) * num_bits // (1 if counts else 8)
 
 
-def test_descriptors_are_rdkit_s_in_the_order_asked_for():
-    rows = [*SMILES, "OCC", "[Na+].[Cl-]", "*", "[H][H]"]
-    found = read_molecules(rows, descriptors=DESCRIPTORS)
+def test_descriptors_are_rdkit_s():
+    rows = [*SMILES, "OCC", "[Na+].[Cl-]", "*", "C**C", "[H][H]"]
+    found = read_molecules(rows, descriptors=True)
     mols = [Chem.MolFromSmiles(text) for text in found.smiles]
     assert found.descriptors.shape == (len(mols), len(DESCRIPTORS))
     assert np.isfinite(found.descriptors).all()
@@ -64,6 +64,18 @@ def test_descriptors_are_rdkit_s_in_the_order_asked_for():
         column = found.descriptors[:, DESCRIPTORS.index(name)]
         np.testing.assert_allclose(column, [*map(descriptor, mols)], rtol=1e-6)
     assert read_molecules(rows).descriptors.shape == (len(mols), 0)
+
+
+def test_one_far_molecule_leaves_the_others_a_part_of_the_range():
+    rows = ["C" * (1 + n % 20) + "O" * (n // 20) for n in range(400)]
+    weight = DESCRIPTORS.index("exactmw")
+    plain, far = (
+        read_molecules([*rows, *more], descriptors=True).descriptors[:, weight]
+        for more in ([], ["C" * 900])
+    )
+    np.testing.assert_array_equal(far[:-1], plain)
+    low, high = np.quantile(far, [0.005, 0.995])
+    assert far[-1] == pytest.approx(high + 4 * (high - low))
 
 
 def test_equal_molecules_are_one_and_chunks_change_nothing(monkeypatch):

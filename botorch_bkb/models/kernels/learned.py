@@ -482,21 +482,6 @@ def fingerprint_columns(covar_module: Kernel | None, num_columns: int) -> list[i
 
 
 @torch.no_grad()
-def variance_shares(covar_module: Kernel, points: Tensor) -> list[tuple[Kernel, float]]:
-    """Return the parts of a sum, or the kernel alone, and their shares of the variance.
-
-    Args:
-        covar_module: The kernel.
-        points: An ``n x d`` tensor, over which prior variances are averaged.
-    """
-    is_sum = isinstance(covar_module, AdditiveKernel)
-    parts = list(covar_module.kernels) if is_sum else [covar_module]
-    variances = [part(points, diag=True).mean().item() for part in parts]
-    total = sum(variances) or 1.0
-    return [(part, each / total) for part, each in zip(parts, variances, strict=True)]
-
-
-@torch.no_grad()
 def log_likelihood(model: SingleTaskGP) -> float:
     """Return the log likelihood per pull, with the priors: the objective of a fit."""
     mll = ExactMarginalLogLikelihood(model.likelihood, model).train()
