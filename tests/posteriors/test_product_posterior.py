@@ -145,7 +145,9 @@ def test_the_largest_bounds_are_those_of_all_products(
             found = space.posterior.largest_bounds(scale, more, mask)
             best = np.argsort(-bounds, kind="stable")[: min(more, num_open)]
             np.testing.assert_allclose(found.values, bounds[best], atol=1e-9)
-            np.testing.assert_array_equal(found.arms, best)
+            # Products whose bounds differ in the last bits may come in either order.
+            np.testing.assert_allclose(bounds[found.arms], bounds[best], atol=1e-9)
+            assert len(found.arms.unique()) == len(best)
 
 
 @given(
