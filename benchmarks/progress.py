@@ -50,7 +50,7 @@ from botorch_bkb import GPBandit
 from botorch_bkb.bandits.progress import ARMS, MEASURED, NUM_DRAWS, Platt, SHARES
 
 
-FILE = "progress.csv"
+FILE = "progress.csv.gz"
 NUM_FIRST, BATCH_SIZE, NUM_BATCHES, NOISE = 10, 5, 10, 0.05
 SMALL_SIZES = 50, 200
 OFFSETS = 0.0, 0.5  # their standard deviation, in that of the rewards

@@ -6,8 +6,8 @@ molecules. Four are read from the folder `--tables`, files in the source of the 
 hydration energies), `lipophilicity` (4,200 measured ones) and `photoswitch` (383
 measured wavelengths). Three come with RDKit: `chembl`, 1,017 measured activities of its
 Free-Wilson example (ChEMBL document 2321810), and `nci_qed` and `nci_logp`, 2,000
-molecules of NCI and two properties that RDKit computes. `suggest` is the command's
-choice with `--kernel tanimoto`, by counts of fragments alone, and `bits` the same with
+molecules of NCI and two properties that RDKit computes. `counts` is `suggest`
+with `--kernel tanimoto`, which compares counts of fragments, and `bits` the same with
 `--bits`. The peers have the same counts. `qLogEI` is stock BoTorch with the same kernel
 and priors, whose values it reads from a table of all molecules, made beforehand, which
 saves most of its time. The random forests are those of `practice`.
@@ -132,14 +132,14 @@ class TanimotoQLogEI(QLogEI):
         return self.kernel
 
 
-class Suggest(SuggestLoop):
+class SuggestByCounts(SuggestLoop):
     """The loop of the command, over fingerprints."""
 
     def __init__(self, arms: Tensor, generator: torch.Generator) -> None:
         super().__init__(BitArms.of(arms.to(torch.uint8)), seed=0, kernel="tanimoto")
 
 
-class SuggestByBits(Suggest):
+class SuggestByBits(SuggestByCounts):
     """The same with `--bits`."""
 
     def __init__(self, arms: Tensor, generator: torch.Generator) -> None:
@@ -147,7 +147,7 @@ class SuggestByBits(Suggest):
 
 
 METHODS: dict[str, PlayerFactory] = {
-    "suggest": Suggest,
+    "counts": SuggestByCounts,
     "bits": SuggestByBits,
     "qLogEI": TanimotoQLogEI,
     "forest, mean": PEERS["forest, mean"],

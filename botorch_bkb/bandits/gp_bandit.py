@@ -121,10 +121,10 @@ class GPBandit(FiniteArmBandit):
             ``botorch_bkb.acquisition.confidence``, or a number of posterior standard
             deviations. None: 1.25 if the kernel is a sum, as the default kernel with
             its rough detail is, else 1.0, as for ``BitArms``; plus up to one more for
-            noise. With
-            ``goal="best_arm"``, an arm that is among the best tenth of the measured
-            ones with a probability below 2.5 % gives way to the arm of the largest such
-            probability: :func:`~botorch_bkb.posteriors.upper_bounds.hopeful_scale`.
+            noise. With ``goal="best_arm"``, an arm that is among the best tenth of the
+            measured ones with a probability below 2.5 % gives way to the arm of the
+            largest such probability:
+            :func:`~botorch_bkb.posteriors.upper_bounds.hopeful_scale`.
         max_inducing: A ceiling for inducing arms, None for none; see
             :class:`~botorch_bkb.bandits.LeverageScoreSampling`.
         forgetting_rate: 0: the objective does not change. A number in ``(0, 1)``:

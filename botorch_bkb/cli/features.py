@@ -132,9 +132,9 @@ def table_features(
     kernel = args.kernel or ("tanimoto" if beside else None)
     by = ", compared by a Tanimoto kernel" if kernel == "tanimoto" else ""
     by += " each" if smiles[1:] else ""
-    is_described = any(own.descriptors.size for own in molecules.values())
-    is_described &= not special
-    described = [f"RDKit {name}" for name in DESCRIPTORS] if is_described else []
+    described = list[str]()
+    if not special and any(own.descriptors.size for own in molecules.values()):
+        described = [f"RDKit {name}" for name in DESCRIPTORS]
     beside_bits = ["the descriptors"] * bool(described)
     beside_bits += ["the other columns"] * bool(columns)
     if by and beside_bits and not special:
