@@ -14,8 +14,8 @@ candidates are measured, the bandit says
   rewards over the pool (`rise`);
 - the 95 % intervals of the candidates without measurement (`inside`).
 
-At seed 0 there is a second campaign, in which every batch is a plate: its offset has a
-standard deviation of half of the rewards' one, and the bandit gets `group=`.
+In a second campaign every batch is a plate: its offset has a standard deviation of half
+of the rewards' one, and the bandit gets `group=`.
 
 The table fits the numbers of Platt scaling, which `bandits/progress.py` has, and
 compares what they say of each pool, fitted to all others without plates, with how
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace, record: Record) -> None:
     wanted = [
         Run(pool.name, seed, size, offsets)
         for seed in range(args.seeds)
-        for offsets in OFFSETS[: 1 if seed else 2]
+        for offsets in OFFSETS
         for pool in pools.values()
         for size in (*SMALL_SIZES, pool.num_arms)
     ]
