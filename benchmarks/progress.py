@@ -18,8 +18,7 @@ In a second campaign every batch is a plate: its offset has a standard deviation
 of the rewards' one, and the bandit gets `group=`.
 
 The table fits the numbers of Platt scaling, which `bandits/progress.py` has, and
-compares what they say of each pool, fitted to all others without plates, with how
-often it came true.
+compares what they say of each pool, fitted to all others, with how often it came true.
 `--page` makes the docs' table from `benchmarks/results`.
 """
 
@@ -53,6 +52,9 @@ from botorch_bkb.bandits.progress import ARMS, MEASURED, NUM_DRAWS, Platt, SHARE
 FILE = "progress.csv.gz"
 NUM_FIRST, BATCH_SIZE, NUM_BATCHES, NOISE = 10, 5, 10, 0.05
 SMALL_SIZES = 50, 200
+# The features that do not help a statement in cross-validation: of the numbers of
+# measured candidates, 2, and of candidates, 3.
+UNUSED = {"better": [], "best": [2, 3], "held": [2]}
 OFFSETS = 0.0, 0.5  # their standard deviation, in that of the rewards
 
 
@@ -144,14 +146,14 @@ def calibration(rows: pd.DataFrame) -> pd.DataFrame:
 
     Platt scaling is fitted to all other pools, and its numbers are those of all pools.
     """
-    tables, is_plain = [], rows["offsets"] == 0
+    tables = []
     for name in ("better", "best", "held"):
         said = pd.Series(np.nan, index=rows.index)
         for pool in rows["pool"].unique():
             own = rows["pool"] == pool
-            said[own] = scaled(name, fit_platt(name, rows[is_plain & ~own]), rows[own])
+            said[own] = scaled(name, fit_platt(name, rows[~own]), rows[own])
         bins = [rows["offsets"], (said // 0.2).clip(upper=4)]
-        fitted = fit_platt(name, rows[is_plain])._asdict()
+        fitted = fit_platt(name, rows)._asdict()
         table = binned(said, rows[name] > 0, bins)
         tables.append(table.assign(statement=name, **fitted))
     for name in ("rise", "inside"):
@@ -166,23 +168,30 @@ def fit_platt(name: str, rows: pd.DataFrame) -> Platt:
     share, true = rows[f"{name}_share"], rows[name] > 0
     odds = logit(share.clip(*SHARES))
     sizes = rows["measured"].clip(*MEASURED), rows["candidates"].clip(*ARMS)
-    features = np.stack([np.ones_like(odds), odds, *np.log(sizes)])
-    if name == "best":  # the sizes do not help in cross-validation
-        features[2:] = 0
+    features = np.stack([np.ones_like(odds), odds, *np.log(sizes), has_groups(rows)])
+    features[UNUSED[name]] = 0
     targets = (true * true.sum() + 1) / (np.where(true, true.sum(), (~true).sum()) + 2)
 
     def loss(numbers: NDArray[np.float64]) -> float:
         z = numbers @ features
         return float((np.logaddexp(0, z) - targets * z).mean())
 
-    return Platt(*minimize(loss, np.zeros(4)).x)
+    return Platt(*minimize(loss, np.zeros(5)).x)
+
+
+def has_groups(rows: pd.DataFrame) -> pd.Series:
+    """Return where there are results of two plates."""
+    return (rows["offsets"] > 0) & (rows["measured"] > NUM_FIRST)
 
 
 def scaled(name: str, platt: Platt, rows: pd.DataFrame) -> pd.Series:
     """Return what the bandit says, given its numbers."""
-    own = rows[[f"{name}_share", "measured", "candidates"]]
-    said = pd.Series([platt(*row) for row in own.to_numpy()], rows.index)
-    return said.clip(upper=own.iloc[:, 0]) if name == "best" else said
+    share = rows[f"{name}_share"]
+    own = zip(
+        share, rows["measured"], rows["candidates"], has_groups(rows), strict=True
+    )
+    said = pd.Series([platt(*each) for each in own], rows.index)
+    return said.clip(upper=share) if name == "best" else said
 
 
 def binned(said: pd.Series, true: pd.Series, bins: list[pd.Series]) -> pd.DataFrame:

@@ -28,7 +28,7 @@ from botorch_bkb.bandits.drifting import (
 )
 from botorch_bkb.bandits.effects import main_effects, MainEffects
 from botorch_bkb.bandits.fitting import Fitter
-from botorch_bkb.bandits.groups import describe_groups
+from botorch_bkb.bandits.groups import describe_groups, GROUP, Sharing
 from botorch_bkb.bandits.inducing import EXACT_UNTIL, LeverageScoreSampling
 from botorch_bkb.bandits.plates import (
     checked_columns,
@@ -307,7 +307,7 @@ class GPBandit(FiniteArmBandit):
         share = torch.where(place < 0, 0.0, counts[place].to(mean) / num_draws)
         most = counts.max().item() / num_draws
         if self._table.has_others(arms[counts.argmax()].view(1)):
-            share *= calibrated_best(most) / most
+            share *= calibrated_best(most, self._has_groups) / most
         columns = {"arm": rows, "mean": mean, "std": variance.sqrt()}
         columns |= {"low": low, "high": high, "probability_best": share}
         if threshold is not None:
@@ -377,19 +377,26 @@ class GPBandit(FiniteArmBandit):
             table.first_equal(best.indices), table.first_equal(measured)
         )
         unmeasured, held = 0.0, best.credible_set(LEVEL)
-        size = len(measured), len(self.arms)
+        case = len(measured), len(self.arms), self._has_groups
         if table.has_others(measured):
-            unmeasured = BETTER(is_new.double().mean().item(), *size)
+            unmeasured = BETTER(is_new.double().mean().item(), *case)
         share = (best.indices == held[0]).double().mean().item()
+        most_likely = calibrated_best(share, self._has_groups)
         units, rows = surrogate.fit.units, torch.cat([batch, measured])
         best_mean = units.original(given.means(rows)).max().item()
         return Progress(
             min(rise * units.std, units.bounds[1] - best_mean),
             unmeasured,
             held,
-            HELD(share, *size) if table.has_others(held) else 1.0,
-            calibrated_best(share) if table.has_others(held[:1]) else 1.0,
+            HELD(share, *case) if table.has_others(held) else 1.0,
+            most_likely if table.has_others(held[:1]) else 1.0,
         )
+
+    @property
+    def _has_groups(self) -> bool:
+        """Whether offsets of groups are estimated."""
+        sharing = Sharing.of(self._observations.history().labels)
+        return sharing is not None and bool((sharing.codes[:, GROUP] >= 0).any())
 
     @locked
     def groups(self) -> dict[str, Any]:
