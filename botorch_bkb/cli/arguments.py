@@ -657,6 +657,8 @@ def build_parser() -> argparse.ArgumentParser:
             epilog=epilog,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+        # Values such as -100:100 and -1e-3, too.
+        command._negative_number_matcher = re.compile(r"-\.?\d")
         # An option that takes one value is refused if it is given twice.
         command.register("action", None, _StoreOnce)
         known = {each.name: each.metadata for each in fields(options)}

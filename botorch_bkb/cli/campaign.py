@@ -103,6 +103,13 @@ class Campaign(Candidates):
         self.columns = [*map(str, table)]
         if self.is_large:
             self.columns = parquet_columns(args.arms)
+        shown = self.columns if args.with_columns else settings
+        taken = [name for name in shown if name in args.columns_of_next]
+        if taken:
+            raise InputDataError(
+                f"{args.arms} has a column {taken[0]!r}, and the batch has one of its "
+                "own. Rename that of the candidates."
+            )
         told, is_failed, controls, self.last = read_results(
             args, args.results_id, settings, self.columns
         )
@@ -259,17 +266,10 @@ class Campaign(Candidates):
             batch[name] = self.table[args.id].iloc[places].array
         own = self._settings()
         if not args.per_measurement:
-            taken = [name for name in own if name in columns]
-            if taken:
-                raise InputDataError(
-                    f"NEXT would have the candidates' column {taken[0]!r} beside its "
-                    "own column of that name. Rename the candidates' column."
-                )
             columns[1:1] = own
         elif args.with_columns or not args.observations:
-            # Before the empty result, or after the columns of RESULTS.
-            first = columns.index(args.outcome_columns[0])
-            at = len(columns) if args.observations else first
+            # After the id, or after the columns of RESULTS.
+            at = len(columns) if args.observations else int(name is not None)
             columns[at:at] = [name for name in own if name not in columns]
         own = [name for name in own if name in columns and name not in batch.columns]
         batch = pd.concat([batch, self._cells(own, places)], axis="columns")
@@ -485,7 +485,7 @@ def differing(
     """
     told, numbers, widths = _as_numbers(results, own, columns)
     is_same = np.abs(numbers - told) <= _bounds(told, widths)
-    return ~is_same & ~np.isnan(told)
+    return ~is_same & results[list(columns)].notna().to_numpy("bool")
 
 
 def match_settings(

@@ -21,12 +21,12 @@ from typing_extensions import override
 
 from botorch_bkb.arms import BitArms, ProductArms
 from botorch_bkb.bandits import GPBandit
-from botorch_bkb.cli.arguments import SuggestOptions
+from botorch_bkb.cli.arguments import DEFAULT_ID, SuggestOptions
 from botorch_bkb.cli.campaign import match_ids
 from botorch_bkb.cli.candidates import Candidates
 from botorch_bkb.cli.features import Features, find_slip, LOOKS_NUMERIC, note_forgotten
 from botorch_bkb.cli.molecules import distinguished, read_smiles
-from botorch_bkb.cli.results import read_results, sort_results
+from botorch_bkb.cli.results import NUMBER, read_results, sort_results
 from botorch_bkb.cli.tables import note, quoted, read_by_options, unit_trouble
 from botorch_bkb.tables.columns import (
     find_column,
@@ -78,6 +78,7 @@ class Products(Candidates):
     Attributes:
         arms: The product space; elements that only results have are forbidden.
         failed: The products whose last measurement failed.
+        last: The last table of results.
     """
 
     def __init__(self, args: SuggestOptions) -> None:
@@ -99,9 +100,11 @@ class Products(Candidates):
         found = {name: _read_list(name, text, args) for name, text in args.component}
         lists = {name: own for name, (own, _) in found.items()}
         words = [name for name, own in lists.items() if not is_numeric(_keys(own))]
-        told, is_failed, controls, last = read_results(args, None, names, names, words)
+        told, is_failed, controls, self.last = read_results(
+            args, None, names, names, words
+        )
         results = told.results
-        forms = [last.form, *(form for _, form in found.values())]
+        forms = [self.last.form, *(form for _, form in found.values())]
         known = {name: len(own) for name, own in lists.items()}
         for name in names:
             lists[name] = _with_results(name, lists[name], results[name], args)
@@ -128,8 +131,11 @@ class Products(Candidates):
 
     @override
     def exclude(self, bandit: GPBandit) -> None:
-        # Measured ones may still be the best.
-        bandit.retire_arms(self.failed[~np.isin(self.failed, self.indices)])
+        is_measured = np.isin(self.failed, self.indices)
+        bandit.retire_arms(self.failed[~is_measured])
+        # Measured ones may still be the best, but the next batch does without them.
+        bandit.add_pending(self.failed[is_measured])
+        bandit.fail(self.failed[is_measured])
 
     @override
     def counts(self, bandit: GPBandit) -> str:
@@ -152,7 +158,7 @@ class Products(Candidates):
         table = pd.concat([parts, others], axis="columns")
         if self.args.per_measurement:
             table = table.loc[table.index.repeat(table["repeats"])]
-            table = table.reindex(columns=[*parts, *self.args.outcome_columns])
+            table = table.reindex(columns=self.last.frame.columns)
         return table, self.form
 
 
@@ -177,6 +183,13 @@ def _read_list(
         others = [smiles or SMILES]
         require_column(file.frame, others[0], path, f"--smiles {name}")
     elif not others or name in (*args.category, *args.smiles):
+        if NUMBER.fullmatch(column.replace(",", ".")):
+            raise InputDataError(
+                f"Expected {path} to have a header, but its first row is {column!r}. "
+                f"Write {name} above it."
+            )
+        if column.casefold() not in (name.casefold(), args.id, DEFAULT_ID, SMILES):
+            note(f"{column!r} is the header of {path}, and no element of {name!r}")
         values = _texts(cells[column].dropna())
         return _listed(name, values[values != ""], args), file.form
     require_ids(file.frame[column], path)

@@ -21,6 +21,7 @@ from botorch_bkb.arms.units import extreme_arms
 from botorch_bkb.bandits import GPBandit
 from botorch_bkb.bandits.fitting import MIN_PULLS_TO_FIT
 from botorch_bkb.bandits.progress import DEVIATIONS_OF_95_PERCENT
+from botorch_bkb.cli.arguments import SuggestOptions
 from botorch_bkb.cli.results import add_results
 from botorch_bkb.models.utils.rows import as_dense, sum_replicates
 from botorch_bkb.tables.columns import listing
@@ -416,6 +417,28 @@ def reward_trouble(
         "slips. Write failed for a failed measurement, and the worst real result for a "
         f"penalty. If they are right, {'pass --log-reward' if can_log else 'continue'}"
     )
+
+
+def bounds_trouble(rewards: Tensor, args: SuggestOptions) -> str | None:
+    """Return that most rewards of an outcome are outside of its bounds, if they are."""
+    low, high = args.bounds_of.get(args.outcome_columns[0], (-math.inf, math.inf))
+    num_out = int(((rewards < low) | (rewards > high)).sum())
+    if 2 * num_out <= len(rewards):
+        return None
+    return (
+        f"{num_out:,} of {len(rewards):,} results are outside of --bounds, and no "
+        "prediction is. Write both in the same unit"
+    )
+
+
+def objective_troubles(told: pd.DataFrame, args: SuggestOptions) -> list[str]:
+    """Return which columns of a score have all results at one end of their range."""
+    return [
+        f"no result of {name!r} is within {low:g}:{high:g}, its range in --objective, "
+        "so it does not distinguish candidates. Write both in the same unit"
+        for name, (_, low, high, *_) in args.objective
+        if len(told) and ((told[name] <= low).all() or (told[name] >= high).all())
+    ]
 
 
 def _far(sizes: Tensor) -> list[int]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from botorch_bkb.bandits.observations import LABELS
 from botorch_bkb.cli.arguments import DEFAULT_ID, SuggestOptions
 from botorch_bkb.cli.candidates import Rows
+from botorch_bkb.cli.features import find_slip
 from botorch_bkb.cli.tables import note, read_by_options, reward_column
 from botorch_bkb.desirability import Desirability
 from botorch_bkb.tables.columns import (
@@ -37,6 +38,8 @@ from botorch_bkb.tables.files import Table
 NUM_IDS_SHOWN = 3
 # A whole number; longer ones are not exact as floats, and 1.10 may be no 1.1.
 NUMBER = re.compile(r"\d{1,12}(\.0+)?", re.ASCII)
+# The columns of a batch for other outcomes.
+PREDICTION = "_(mean|std|low|high)$|^probability_feasible$"
 
 
 def read_results(
@@ -62,6 +65,7 @@ def read_results(
     if args.sheet:
         raise InputDataError(f"No table needs --sheet {args.sheet[0]!r}. Leave it out.")
     columns = [*(settings if results_id is None else [results_id])]
+    columns += filter(None, (args.group, args.noise_column))
     empty = Table(pd.DataFrame(columns=[*columns, *args.outcome_columns], dtype=float))
     last = [empty, *tables][len(args.observations)]
     tables = tables or [empty]
@@ -88,6 +92,7 @@ def read_results(
         results, [*own, *args.outcome_columns, *used], takes_noise=not args.roles
     )
     _check_copies(results, args)
+    _check_groups(results, args)
     _check_output(args, results, found, own)
     rewards = _read_rewards(results, args).to_numpy(dtype="float64")
     is_failed = np.concatenate([each.frame.index.isin(each.failed) for each in tables])
@@ -166,7 +171,8 @@ def labels(results: pd.DataFrame, name: str | None) -> pd.Series:
             else f"{float(cell):.15g}"
         )
     )
-    return texts.where(cells.notna(), "")
+    # A time anywhere in a column of dates gives a time to all.
+    return texts.str.removesuffix(" 00:00:00").where(cells.notna(), "")
 
 
 def sort_results(
@@ -231,6 +237,7 @@ def _read_result(
             f"its columns {list(frame.columns)} by --id or --results-id, add the "
             "missing columns, or leave them out by --drop."
         )
+    _check_percents(table, path, args)
     is_failed = frame.index.isin(table.failed)
     is_measured = frame[outcomes].notna().any(axis="columns")
     if is_earlier:
@@ -242,6 +249,18 @@ def _read_result(
         # An empty result here is a candidate, not a measurement in flight.
         return replace(table, frame=frame[is_measured | is_failed])
     return table
+
+
+def _check_percents(table: Table, path: Path, args: SuggestOptions) -> None:
+    """Raise an error if only results or only their standard deviations are in %."""
+    if args.noise_column not in table.frame:
+        return
+    columns = [*args.outcome_columns, args.noise_column]
+    if 0 < len(table.percents.intersection(columns)) < len(columns):
+        raise InputDataError(
+            f"{path} has % in one of the columns {columns} and not in the other. Write "
+            "both with %, or both without."
+        )
 
 
 def _read_rewards(results: pd.DataFrame, args: SuggestOptions) -> pd.Series:
@@ -332,6 +351,18 @@ def _check_copies(results: pd.DataFrame, args: SuggestOptions) -> None:
     )
 
 
+def _check_groups(results: pd.DataFrame, args: SuggestOptions) -> None:
+    """Raise an error if a campaign has a group that is probably another one."""
+    names = labels(results, args.group)
+    for _, own in names[names != ""].groupby(level=1):
+        slip = find_slip(own.value_counts(sort=False) + 1)  # small groups are no slips
+        if slip is not None:
+            raise InputDataError(
+                f"Column {args.group!r} of --group has {slip[0]!r} in "
+                f"{row_name(own == slip[0])}, which {slip[1]}. Write it alike."
+            )
+
+
 def _check_output(
     args: SuggestOptions,
     results: pd.DataFrame,
@@ -375,6 +406,7 @@ def _check_output(
     settings = [*own, *frame.columns[:before]]
     written = {results_id, args.id, *args.columns_of_next, *settings} - {*outcomes}
     filled = frame[[name for name in frame.columns if name not in written]]
+    filled = filled.drop(columns=filled.filter(regex=PREDICTION).columns)
     is_lost = filled.notna().any(axis="columns") | frame.index.isin(table.failed)
     keys = [name for name in own if name in frame and name != args.id]
     keys = [*(keys if results_id is None else [results_id]), *outcomes]

@@ -30,12 +30,14 @@ from botorch_bkb.cli.campaign import Campaign
 from botorch_bkb.cli.candidates import Candidates
 from botorch_bkb.cli.components import Products
 from botorch_bkb.cli.diagnosis import (
+    bounds_trouble,
     decades_trouble,
     diagnose,
     fit_trouble,
     intervals_trouble,
     is_fitted,
     MIN_CANDIDATES_TO_JUDGE,
+    objective_troubles,
     reward_trouble,
     round_effect,
 )
@@ -127,6 +129,7 @@ def _check_options(args: SuggestOptions) -> None:
             "cyclic": args.cyclic,
             "available": args.available,
             "drop-incomplete": args.drop_incomplete,
+            "results-id": args.results_id,
         }
         for name, value in of_tables.items():
             if value:
@@ -134,6 +137,12 @@ def _check_options(args: SuggestOptions) -> None:
                     f"--{name} needs a table of candidates, but the "
                     "candidates are combinations (--component). Leave it out."
                 )
+    elif args.forbid:
+        raise InputDataError(
+            "--forbid needs lists of components (--component), but the candidates are "
+            "a table. Remove such rows from it, or pass --available COLUMN, a column "
+            "that says no there."
+        )
     elif args.id in args.columns_of_next:
         raise InputDataError(
             f"--id {args.id!r} is a column that the batch has of its own. Rename it in "
@@ -470,8 +479,11 @@ def _print_fit(part: Part) -> None:
     log_reward = None if is_other else args.log_reward
     if log_reward is False:
         troubles.append(decades_trouble(rewards, args.minimize))
+    troubles.append(bounds_trouble(rewards, args))
     told = campaign.results[[name for name, _ in args.objective]].apply(to_numbers)
-    outcomes = torch.tensor(told[part.own["rewards"].notna().array].to_numpy().T)
+    told = told[part.own["rewards"].notna().array]
+    troubles += objective_troubles(told, args)
+    outcomes = torch.tensor(told.to_numpy().T)
     marks = reward_trouble(bandit, rewards, noise, names, log_reward, [*outcomes])
     troubles.append(marks)
     if is_fitted(rewards):

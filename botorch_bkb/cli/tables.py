@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 from botorch.exceptions.errors import InputDataError
 
-from botorch_bkb.cli.arguments import SuggestOptions
+from botorch_bkb.cli.arguments import DEFAULT_ID, SuggestOptions
 from botorch_bkb.tables.columns import (
     is_no_number,
     is_numeric,
@@ -81,6 +81,7 @@ def read_by_options(
     """
     outcomes = args.outcome_columns
     names = {args.id, args.results_id, *args.smiles, *args.drop, *args.category}
+    names |= {DEFAULT_ID} if args.control else set()
     table = read_table(
         path,
         names - {*outcomes, args.round} | {*words},
@@ -122,12 +123,13 @@ def reward_column(column: pd.Series, *, may_be_empty: bool) -> pd.Series:
         shown = "an empty cell" if pd.isna(cell) else repr(str(cell))
         more = f" More such rows: {wrong.sum() - 1:,}." if wrong.sum() > 1 else ""
         only = re.fullmatch(
-            r"(?:ca\.?|[<>=~≈\s])*(\d+(?:\.\d+)?)(?:%|\s+[^\s\d]+)?", f"{cell}"
+            r"(?:ca\.?|[<>=~≈\s])*([0-9]+(?:\.[0-9]+)?)(?:%|\s+[^\s\d]+)?", f"{cell}"
         )
         gaps = ", or failed for a failed measurement, or leave the cell empty until "
         gaps += "there is a result"
-        write = f"Write {only[1] if only else 'a number'}{gaps * may_be_empty}. "
-        is_large = pd.notna(rewards[wrong].iloc[0])
+        right = only[1] if only and only[1] != f"{cell}" else "a number"
+        write = f"Write {right}{gaps * may_be_empty}. "
+        is_large = abs(rewards[wrong].iloc[0]) > MAX_NUMBER
         why = f"beyond {MAX_NUMBER:g}" if is_large else "not a number"
         raise InputDataError(
             f"Column {column.name!r} has {shown} in {row_name(wrong)}, which is {why}."

@@ -99,12 +99,15 @@ def read_table(
     if form is not None:
         format_ = form.separator, form.decimal, form.encoding[:5]
         notes += [] if format_ == (",", ".", "utf-8") else [f"is read with {form}"]
+    percents = set[str]()
     for name, text in texts.items():
         numbers, first = _numbers(text, marks[name]), text.first_valid_index()
         if numbers is None:
             continue
         frame[name] = numbers
-        if text[first].endswith("%") or form is None or form.decimal != marks[name]:
+        if text[first].endswith("%"):
+            percents.add(name)
+        if name in percents or form is None or form.decimal != marks[name]:
             notes.append(
                 f"column {name!r} of text is read as numbers, such as {text[first]!r} "
                 f"as {numbers[first]:.15g}"
@@ -119,7 +122,7 @@ def read_table(
         if not is_text(cells)
     }
     said = tuple(f"{path.name}: {text}" for text in notes)
-    return Table(frame, form, said, failed, typed, table.sheet)
+    return Table(frame, form, said, failed, typed, table.sheet, frozenset(percents))
 
 
 def _named(table: pd.DataFrame, path: Path) -> pd.DataFrame:

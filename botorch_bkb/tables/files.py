@@ -79,6 +79,7 @@ class Table:
         failed: The rows (of the index) whose result says that the measurement failed.
         typed: The columns that are read as text, but are not text in the file.
         sheet: The sheet of an Excel file.
+        percents: The columns of numbers that have percent signs in the file.
     """
 
     frame: pd.DataFrame
@@ -87,6 +88,7 @@ class Table:
     failed: pd.Index = field(default_factory=lambda: pd.Index([]))
     typed: dict[str, pd.Series] = field(default_factory=dict)
     sheet: str = ""
+    percents: frozenset[str] = frozenset()
 
 
 def read_cells(

@@ -23,6 +23,13 @@ def test_values_of_options(name, text, value):
     assert getattr(simulate(f"--{name}", text), name) == value
 
 
+def test_a_value_may_begin_with_a_minus_sign():
+    words = ["suggest", "t.csv", "--bounds", "-100:.5", "--threshold", "-1e-3"]
+    args = build_parser().parse_args(words)
+    assert args.bounds == [("", -100.0, 0.5)]
+    assert args.threshold == -0.001
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

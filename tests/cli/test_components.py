@@ -78,8 +78,15 @@ def test_a_row_per_measurement_can_be_filled_in(folder):
     assert list(batch.columns) == [*NAMES, "yield"]
     assert len(batch) == 80  # so many are allowed, and each comes once
     assert batch["yield"].isna().all()
-    batch.assign(**{"yield": measured(batch)}).to_csv("results.csv", index=False)
+    results = batch.assign(**{"yield": measured(batch)})
+    results.to_csv("results.csv", index=False)
     assert main([*command, "--output=other.csv"]) == 0
+    # Rows to append have the columns of the results.
+    results = results[["yield", *NAMES[::-1]]].assign(plate=1, by="AB")
+    results.to_csv("results.csv", index=False)
+    words = ["--group=plate", "--drop=by", "--output=o.csv"]
+    assert main([*command, *words]) == 0
+    assert list(read("o.csv")) == list(results)
 
 
 @pytest.mark.usefixtures("full_fits")
@@ -351,6 +358,24 @@ def test_a_table_of_one_column_and_a_list_of_smiles_are_lists(bandits):
     assert bandits[-1].arms.tables[1].bits().equal(molecules)
 
 
+def test_a_list_without_a_header_is_refused_or_named(capsys):
+    Path("t.csv").write_text("20\n60\n80\n")
+    Path("solvent.csv").write_text("THF\nDMF\nwater\n")
+    words = ["suggest", "--component=t=t.csv", "--component=solvent=solvent.csv"]
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert (
+        "Expected t.csv to have a header, but its first row is '20'. Write t" in error
+    )
+    Path("t.csv").write_text("t\n20\n60\n80\n")
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert (
+        "Note: 'THF' is the header of solvent.csv, and no element of 'solvent'" in said
+    )
+    assert "'t' is the header" not in said
+
+
 @pytest.mark.parametrize("option", ["--output", "--predictions", "--report"])
 def test_a_list_is_not_replaced(option, folder, capsys):
     before = Path("solvents.csv").read_bytes()
@@ -379,15 +404,17 @@ def test_the_best_is_measured_although_its_acid_is_not_in_the_list(capsys):
     assert "A + 60: reward 9." in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_measured_combination_that_failed_later_may_be_the_best(capsys):
+@pytest.mark.parametrize("goal", ["best_arm", "regret"])
+def test_a_combination_that_failed_later_is_the_best_and_not_chosen(goal, capsys):
     rows = [
         *zip("BBBCCC", [20, 40, 60, 20, 60, 40], [1, 2, 9.5, 1, 4, 2.2], strict=True)
     ]
     rows.append(("B", 60, "failed"))
     table = pd.DataFrame(rows, columns=["acid", "t", "reward"])
     table.to_csv("p.csv", index=False)
-    assert main(["suggest", *LISTS, "--observations=p.csv"]) == 0
+    assert main(["suggest", *LISTS, "--observations=p.csv", f"--goal={goal}"]) == 0
     assert "Best measured so far: B + 60" in capsys.readouterr().out
+    assert ("B", 60) not in [*pd.read_csv("next.csv")[["acid", "t"]].itertuples(False)]
 
 
 @pytest.mark.parametrize("mark", [",", "."])

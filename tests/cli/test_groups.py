@@ -270,6 +270,26 @@ def test_a_control_needs_a_column_of_ids(capsys):
     assert "30 measurements in all" in capsys.readouterr().out
 
 
+def test_a_control_may_be_a_number(capsys):
+    results = OF_ARMS.merge(ARMS, on="id").drop(columns="id")
+    control = pd.DataFrame({"id": [1, 1], "plate": ["P1", "P2"], "reward": 1.0})
+    both = pd.concat([results, control]).astype({"id": "Int64"})
+    suggest(both, "--group=plate", "--control=1", arms=GRID)
+    assert "30 measurements in all" in capsys.readouterr().out
+
+
+def test_days_are_groups_with_and_without_a_time():
+    days = pd.Series(["2026-03-01", "2026-03-01 00:00:00", "2026-03-02 14:30:00"])
+    found = labels(pd.DataFrame({"day": days}), "day")
+    assert found.tolist() == ["2026-03-01", "2026-03-01", "2026-03-02 14:30:00"]
+
+
+def test_the_first_batch_has_a_column_for_its_groups():
+    words = ["--group=plate", "--noise-std=sd", "--per-measurement"]
+    batch = suggest(None, *words)
+    assert list(batch) == ["id", *GRID, "plate", "sd", "reward"]
+
+
 def test_fractions_in_an_earlier_file_are_named(capsys):
     OLD.assign(reward=OLD["reward"] / 100).to_csv("old.csv", index=False)
     suggest(OF_ARMS, "--earlier=old.csv")

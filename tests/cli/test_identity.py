@@ -106,6 +106,16 @@ def test_results_that_lack_a_setting_are_refused(suggest):
     suggest(GRID, results, "--drop", "ratio")
 
 
+def test_a_setting_that_is_no_number_differs_too(suggest):
+    results = HISTORY.assign(id=[f"K-{place}" for place in MEASURED])
+    heat = results["heat"].astype("object")
+    heat.iloc[:3] = "120 C", 999, None
+    _, said = suggest(ARMS, results.assign(heat=heat))
+    assert (
+        "other values than arms.csv in columns 'heat' (rows: 2), first in row 2" in said
+    )
+
+
 @pytest.mark.parametrize(
     ("of_arms", "of_results", "words"),
     [

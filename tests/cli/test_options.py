@@ -79,9 +79,9 @@ def test_many_columns_are_not_written(num_columns, is_shown):
     assert {*own} <= {*pd.read_csv("next.csv")}
 
 
-def test_a_column_with_the_name_of_a_prediction_is_left_out():
+def test_a_dropped_column_with_the_name_of_a_prediction_is_left_out():
     CANDIDATES.assign(mean=range(12)).to_csv("c.csv", index=False)
-    assert suggest("c.csv", "--batch-size=2") == 0
+    assert suggest("c.csv", "--batch-size=2", "--drop=mean") == 0
     assert list(pd.read_csv("next.csv")) == ["id", *SETTINGS, *OWN, "yield in %"]
 
 

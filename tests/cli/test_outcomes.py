@@ -211,7 +211,11 @@ def test_a_campaign_of_combinations(capsys):
         told += [f"--observations={path}"]
     assert "8 measurements in all, 2 with open outcomes" in capsys.readouterr().out
     assert len(pd.read_csv("p.csv")) == 48
-    # A filled-in batch that the results lack is kept.
+    # The predictions of other outcomes are no entries; a filled-in batch is kept.
+    empty = batch.assign(**dict.fromkeys(outcomes))
+    empty.to_csv("o.csv", index=False)
+    one = [*arms, "--reward=yield", *told, "--batch-size=2", "--output=o.csv"]
+    assert main(["suggest", *one]) == 0
     assert main(["suggest", *words, f"--output={path}"]) == 2
     assert "exists, and 5 of its rows have entries" in capsys.readouterr().err
 

@@ -342,10 +342,9 @@ CANDIDATES: Remedies = {
         lambda arms, found: row(arms, int(found["row"]), load=3.0).infer_objects(),
     ),
     "a column of the batch": (
-        ARMS.assign(mean=ARMS["load"]),
-        r"Rename the candidates' column",
-        lambda arms, found: arms.rename(columns={"mean": "mean load"}),
-        "--with-columns",
+        ARMS.assign(repeats=ARMS["load"]),
+        r"has a column '(?P<name>repeats)', and .* Rename that of the candidates",
+        lambda arms, found: arms.rename(columns={found["name"]: "stirs"}),
     ),
     "dates": (
         ARMS.assign(day=["03.02.2026", "04.02.2026", "05.02.2026"] * 12),
@@ -394,6 +393,19 @@ CORRECTED: Remedies = {
         with_marks(-1e12, -2e12, -4e12, -3e12, -1.5e12),
         FAR.format(5, "continue"),
         worst,
+    ),
+    "a group in two spellings": (
+        ROUNDS.assign(plate=["Plate 1", "Plate\u00a01", "P2"] * 8),
+        r"Column 'plate' of --group has '(?P<wrong>.*?)' in row .* differs from "
+        r"'(?P<right>.*?)' in case or spaces only\. Write it alike",
+        lambda table, found: table.assign(plate=["Plate 1", found["right"], "P2"] * 8),
+        "--group=plate",
+    ),
+    "results in percent and standard deviations without": (
+        FEW.assign(reward=FEW["reward"].astype("str") + " %", sd=0.5),
+        r"has % in one of the columns \['reward', 'sd'\].* Write both with %, or both",
+        lambda table, found: table.assign(sd="0.5%"),
+        "--noise-std=sd",
     ),
     "no standard deviation": (
         FEW.assign(sd=[1.0, 0.0, 1.5]),
@@ -463,6 +475,26 @@ OPTIONS: Remedies = {
         r"not used: (?P<name>sd)\. Standard deviations of results need (?P<option>"
         r"--noise-std)",
         lambda found: [found["option"], found["name"]],
+    ),
+    "bounds in another unit": (
+        state(ARMS, RESULTS, "--bounds=0:1"),
+        r"Warning: 24 of 24 results are outside of (?P<option>--bounds), and no predic"
+        r"tion is\. Write both in the same unit",
+        lambda found: [f"{found['option']}=0:100"],
+    ),
+    "a range in another unit": (
+        state(
+            *(ARMS, RESULTS.assign(ee=RESULTS["reward"].rank())),
+            *("--objective=reward:max:0:1", "--objective=ee:max:0:24"),
+        ),
+        r"Warning: no result of '(?P<name>reward)' is within 0:1, its range in "
+        r"--objective, .* Write both in the same unit",
+        lambda found: [f"--objective={found['name']}:max:0:100"],
+    ),
+    "what is forbidden of a table": (
+        state(ARMS.assign(safe=["yes", "no"] * 18), FEW, "--forbid=heat=80"),
+        r"--forbid needs lists of components.*or pass (?P<option>--available) COLUMN",
+        lambda found: [f"{found['option']}=safe"],
     ),
     "a result below zero": (
         state(ARMS, row(FEW, 2, reward=-3.0).infer_objects(), "--log-reward"),
