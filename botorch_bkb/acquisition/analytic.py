@@ -266,13 +266,13 @@ class TimeVaryingUpperConfidenceBound(BatchUpperConfidenceBound):
         posterior_transform: PosteriorTransform | None = None,
         maximize: bool = True,
         X_pending: Tensor | None = None,
+        ratio_threshold: float = 1.0,
     ) -> None:
         """Take the arguments that the class describes."""
         check_number("decision_time", decision_time)
         self.decision_time = decision_time
-        super().__init__(
-            model, confidence, X_pending, num_arms, posterior_transform, maximize
-        )
+        options = num_arms, posterior_transform, maximize, ratio_threshold
+        super().__init__(model, confidence, X_pending, *options)
 
     @override
     def _inputs(self, X: Tensor) -> Tensor:

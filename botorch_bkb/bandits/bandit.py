@@ -639,4 +639,5 @@ class FiniteArmBandit(Bandit):
         self._observations.load_state_dict(state["observations"])
         self._surrogate = self._surrogate.loaded(state, self._observations, self.arms)
         self.num_batches = check_count("num_batches", state["num_batches"])
+        self.confidence = copy(self.confidence)  # which other bandits may have
         self.confidence.load_state_dict(state["confidence"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 import torch
@@ -270,6 +271,8 @@ class BoxBandit(Bandit):
         self._surrogate = self._surrogate.loaded(state, observations, points)
         self._observations = observations
         self.num_batches = check_count("num_batches", state["num_batches"])
+        self.policy = copy(self.policy)  # which other bandits may have
+        self.policy.confidence = copy(self.policy.confidence)
         self.policy.confidence.load_state_dict(state["confidence"])
 
     def _design(self, size: int) -> Tensor:

@@ -179,7 +179,8 @@ class Observations:
         failures: How often the pulls of arms have failed since the last reward.
         failed_lately: The arms whose pulls have failed since the last ask.
         now: The last time of an ask or a reward; minus infinity before the first.
-        opening_score: The leverage score of the uniform draw that opened the run.
+        opening_id: The pull that opened the run, a uniform draw.
+        opening_score: Its leverage score.
     """
 
     def __init__(self, num_arms: int, like: Tensor, sign: float = 1.0) -> None:
@@ -196,7 +197,7 @@ class Observations:
         self.failures: Counter[int] = Counter()
         self.failed_lately: set[int] = set()
         self.now = -math.inf
-        self.opening_score = 0.0
+        self.opening_id, self.opening_score = 0, 0.0
         none = self._long([])
         self._nothing = Totals(none, none, none.double())
         self._summed = self._nothing, 0  # the totals of so many observations
@@ -244,7 +245,7 @@ class Observations:
             time = self.last_time
         else:
             if not self.num_used:
-                self.opening_score = scores[0]
+                self.opening_id, self.opening_score = self.next_id, scores[0]
             self.now = time
             self.failed_lately = set()
         for arm, score in zip(indices, scores, strict=True):
@@ -372,7 +373,7 @@ class Observations:
             arms,
             pull_ids,
             "Expected another told result of {} to withdraw, but it has none. Use "
-            "`fail` for pending pulls.",
+            "`fail` for pending pulls, and `campaign` for results of an earlier one.",
             "Expected pull {} to be one of {} whose result was told, but it is none. "
             "`pending` lists pending pulls, by id.",
         )
@@ -516,6 +517,7 @@ class Observations:
             "failures": dict(self.failures),
             "failed_lately": sorted(self.failed_lately),
             "now": None if self.now == -math.inf else self.now,
+            "opening_id": self.opening_id,
             "opening_score": self.opening_score,
         }
 
@@ -556,4 +558,5 @@ class Observations:
         check_indices(named, self.num_arms)
         self.num_since_new = check_count("num_since_new", state["num_since_new"])
         self.now = -math.inf if state["now"] is None else check_time(state["now"])
+        self.opening_id = check_count("opening_id", state.get("opening_id", 0))
         self.opening_score = check_number("opening_score", state["opening_score"], 0.0)

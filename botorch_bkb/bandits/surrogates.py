@@ -294,7 +294,7 @@ class ArmSurrogate(Surrogate):
     ) -> ConfidenceState:
         """Return the state of confidence schedules at a decision."""
         start, log_det_start = self.state.restart
-        in_sum = start == 0 and 0 in observations.told.ids
+        in_sum = start == 0 and observations.opening_id in observations.told.ids
         # Without the constructor, which takes every sum. It stays that of its class, so
         # that a schedule may use `dataclasses.replace`.
         state = _DecisionState.__new__(_DecisionState)

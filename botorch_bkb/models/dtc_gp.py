@@ -448,8 +448,8 @@ class SingleTaskDTCGP(SingleTaskGP):
         wanted = inputs.requires_grad or targets.requires_grad
         wanted = wanted or settings.detach_test_caches.off()
         batch_shape = torch.broadcast_shapes(inputs.shape[:-2], noise.shape[:-1])
-        precisions = (1 / noise).expand(*batch_shape, inputs.shape[-2])
         with torch.set_grad_enabled(torch.is_grad_enabled() and wanted):
+            precisions = (1 / noise).expand(*batch_shape, inputs.shape[-2])
             means = targets - self.mean_module(inputs)
             observations = Observations(inputs, precisions, means)
             conditioned = factors.condition(observations, kwargs.get("reproject", True))

@@ -15,6 +15,7 @@ from botorch.acquisition.analytic import (
     LogExpectedImprovement,
     UpperConfidenceBound,
 )
+from botorch.acquisition.fixed_feature import FixedFeatureAcquisitionFunction
 from botorch.exceptions.errors import (
     BotorchTensorDimensionError,
     InputDataError,
@@ -119,6 +120,10 @@ def optimize_acqf_finite(
     if unique:
         _check_number("q", q, len(candidates))
     duplicates = find_duplicates(choices)
+    while isinstance(acq_function, FixedFeatureAcquisitionFunction):
+        # Its pending points have all columns.
+        choices = acq_function._construct_X_full(choices)
+        acq_function = acq_function.acq_func
     pool = choices if len(candidates) == len(choices) else choices[candidates]
     function: Any = acq_function
     shared, bound = None, None
@@ -273,6 +278,8 @@ def _variance_bound(
     """Return bounds of the model's variances; None if there are none, or pay little."""
     model = getattr(acq_function, "model", None)
     if not isinstance(acq_function, RISING) or not isinstance(model, SingleTaskDTCGP):
+        return None
+    if pool.shape[-1] != model._raw_train_X.shape[-1]:  # such as without its time
         return None
     transform = getattr(acq_function, "posterior_transform", None)
     trial = model.posterior(pool[:1], posterior_transform=transform)

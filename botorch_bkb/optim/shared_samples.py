@@ -136,6 +136,8 @@ class SharedSamples:
 
     def add(self, points: Tensor, samples: Tensor | None = None) -> None:
         """Make ``k x d`` points known, by ``S x k x m`` samples or by new ones."""
+        if not len(points):  # which not every model predicts
+            return
         normals = self.normals[..., : len(points), :]
         if samples is None:
             self.normals = self.normals[..., len(points) :, :]
@@ -194,13 +196,23 @@ def can_share(acq_function: Any, choices: Tensor, q: int) -> bool:
     trial = model.posterior(choices[:1], **options)
     if type(trial) is not GPyTorchPosterior or trial.mean.dim() != 2:
         return False
-    independent = ModelListGP, BatchedMultiOutputGPyTorchModel
     rows, outputs = trial.mean.shape  # an input transform may make several rows of one
     known = [pending_points(function), getattr(function, "X_baseline", None)]
     num_known = q + sum(len(points) for points in known if points is not None)
     if choices[:, 0].nbytes * outputs * num_known > MAX_BYTES:
         return False
-    return rows == 1 and (outputs == 1 or isinstance(model, independent))
+    return rows == 1 and (outputs == 1 or _can_split(model))
+
+
+def _can_split(model: Any) -> bool:
+    """Whether a model consists of models of independent outcomes."""
+    if not isinstance(model, ModelListGP | BatchedMultiOutputGPyTorchModel):
+        return False
+    try:
+        model.subset_output([0])
+    except NotImplementedError:  # BoTorch's of a given kernel
+        return False
+    return True
 
 
 def pending_points(function: Any) -> Tensor | None:

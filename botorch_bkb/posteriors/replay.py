@@ -13,6 +13,7 @@ from botorch.exceptions.errors import UnsupportedError
 from torch import Tensor
 from typing_extensions import override
 
+from botorch_bkb.posteriors.arm_sampler import POOL_DEVIATIONS, POOL_SIZE
 from botorch_bkb.posteriors.posterior import expected_rise, largest, Posterior, Ranked
 from botorch_bkb.posteriors.sparse_arm_filter import SparseArmKalmanFilter
 
@@ -230,7 +231,7 @@ class FilterSampler:
     """
 
     def __init__(self, posterior: FilterPosterior, scale: float = 1.0) -> None:
-        self.scale = scale
+        self._posterior, self.scale = posterior, scale
         drifting = posterior.copied_filter()
         drifting.advance(posterior.time)
         drifting.mean = posterior.mean.to(drifting.mean)
@@ -242,18 +243,18 @@ class FilterSampler:
         generator: torch.Generator,
         allowed: Tensor | None = None,
     ) -> Tensor:
-        """Return the best arms of draws; ``num_draws x A`` numbers.
+        """Return the best arms of joint draws over the promising ones.
 
         Args:
             num_draws: The number of draws.
             generator: Their source of randomness.
             allowed: An ``A``-dim boolean tensor of the arms that compete; all if None.
         """
-        values = self._drifting.draw_values(num_draws, generator)
-        values = torch.lerp(self._drifting.mean, values, self.scale)
-        if allowed is not None:
-            values = values.masked_fill(~allowed, -torch.inf)
-        return values.argmax(dim=-1)
+        pool = self._posterior.largest_bounds(POOL_DEVIATIONS, POOL_SIZE, allowed)
+        arms = pool.arms[pool.values > -torch.inf].sort().values
+        values = self._drifting.draw_values(num_draws, generator, arms)
+        values = torch.lerp(self._drifting.mean[arms], values, self.scale)
+        return arms[values.argmax(dim=-1)]
 
 
 def hallucinate_pull(posterior: SparseArmKalmanFilter, arm: int, time: float) -> None:

@@ -173,19 +173,23 @@ class SparseArmKalmanFilter:
         return other
 
     @torch.no_grad()
-    def draw_values(self, num_draws: int, generator: torch.Generator) -> Tensor:
-        """Return a ``num_draws x A`` tensor of joint draws of the arms at ``time``.
+    def draw_values(
+        self,
+        num_draws: int,
+        generator: torch.Generator,
+        indices: Tensor | None = None,
+    ) -> Tensor:
+        """Return ``num_draws x k`` joint draws of arms at ``time``, in ``O(k^3)``.
 
-        Without the residual; an exact filter draws that too, in ``O(A^3)``.
+        Of all arms if ``indices`` is None.
         """
-        if self.is_exact:
-            Z, everything = self._features, torch.arange(len(self.arms))
-            K = self._prior_covariance(everything.to(self.arms.device))
-            root = psd_root(K - Z @ Z.mT + Z @ self._Sigma @ Z.mT)
-        else:
-            root = self._features @ psd_root(self._Sigma)
+        if indices is None:
+            indices = torch.arange(len(self.arms), device=self.arms.device)
+        Z = self._features[indices]
+        K = self._prior_covariance(indices)[:, indices]
+        root = psd_root(K - Z @ Z.mT + Z @ self._Sigma @ Z.mT)
         eps = draw_normals(num_draws, root.shape[-1], generator=generator).to(root)
-        return self.mean + eps @ root.mT
+        return self.mean[indices] + eps @ root.mT
 
     @property
     def is_exact(self) -> bool:

@@ -219,3 +219,17 @@ def test_an_opening_draw_that_failed_is_not_taken_out_of_the_sum():
     bandit.add_observations([4], [0.0])
     bandit.ask()
     assert recorder.states[-1].opening_score == 0.0
+
+
+def test_the_second_opening_draw_is_taken_out_of_the_sum_if_the_first_failed():
+    def width(fails):
+        bandit = make_bandit(BBKB, seed=1)
+        for _ in range(fails):
+            bandit.fail(bandit.ask())
+        bandit.tell(bandit.ask(), [0.0])
+        other = make_bandit(BBKB, seed=1)
+        other.load_state_dict(bandit.state_dict())
+        assert other.confidence_width == bandit.confidence_width
+        return bandit.confidence_width
+
+    assert width(0) == width(1) == width(2)

@@ -401,3 +401,14 @@ def test_blocks_that_turn_without_results_go_on_as_if_nothing_had_happened(
     for one in (bandit, other):  # late, of three blocks
         one.tell(list(one.pending.values()), [0.3, 0.1, 0.7, 0.2, 0.5])
     assert play(other, 8) == play(bandit, 8)
+
+
+def test_draws_of_a_sparse_filter_know_of_arms_far_from_all_results():
+    found, arms = [], random_arms(100)
+    for sparse in (False, True):
+        bandit = tv_bandit(sparse=sparse, arms=arms, covar_module=rbf(0.03))
+        bandit.add_observations([3, 50, 70], [-1.0, -1.2, -1.1])
+        found.append(bandit.maximizer_distribution(400, seeded()))
+    exact, sparse = found
+    assert len(exact.indices.unique()) > 50
+    assert torch.equal(exact.indices, sparse.indices)

@@ -1,16 +1,22 @@
 """The state of a bandit: a round trip continues the run."""
 
 import io
-from copy import deepcopy
+from copy import copy, deepcopy
 
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import MaternKernel
 
-from botorch_bkb import BBKB, GPBandit, GPBUCB
+from botorch_bkb import BBKB, BoxBandit, GPBandit, GPBUCB
 from botorch_bkb.acquisition.confidence import NormDoubling, PracticalBBKBWidth
-from botorch_bkb.bandits import matern_to_learn, rbf_to_learn, ThompsonPolicy
+from botorch_bkb.acquisition.schedules import RandomDeviationWidth
+from botorch_bkb.bandits import (
+    BoxUCBPolicy,
+    matern_to_learn,
+    rbf_to_learn,
+    ThompsonPolicy,
+)
 from botorch_bkb.optim import FixedSize
 from tests.bandits import (
     ALL_BANDITS,
@@ -189,3 +195,28 @@ def test_a_state_does_not_change_with_its_bandit(bandit_class):
     bandit.load_state_dict(state)
     play(bandit, 4)
     assert_same(state, kept)
+
+
+@pytest.mark.parametrize("kind", ["arms", "box"])
+def test_a_state_that_a_copy_loads_changes_no_other_bandit(kind):
+    """Nor one with the same schedule; random widths have their seed in the state."""
+    width = RandomDeviationWidth(seed=1)
+    if kind == "arms":
+        options = {"covar_module": None, "confidence": width}
+        first, other = (GPBandit(random_arms(20), seed=1, **options) for _ in range(2))
+        source = GPBandit(
+            random_arms(20), None, confidence=RandomDeviationWidth(seed=7), seed=1
+        )
+    else:
+        bounds = torch.tensor([[0.0], [1.0]]).double()
+        policy = BoxUCBPolicy(width)
+        first, other = (BoxBandit(bounds, policy=policy, seed=1) for _ in range(2))
+        source = BoxBandit(
+            bounds, policy=BoxUCBPolicy(RandomDeviationWidth(seed=7)), seed=1
+        )
+    copied = copy(first)
+    copied.load_state_dict(source.state_dict())
+    assert copied.state_dict()["confidence"] == source.state_dict()["confidence"]
+    for one in (first, other):
+        assert one.state_dict()["confidence"] == width.state_dict()
+        assert one.state_dict()["confidence"] != source.state_dict()["confidence"]

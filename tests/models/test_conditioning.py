@@ -1,5 +1,6 @@
 """Conditioning: from scratch, without noise, as a look ahead, and leaving one out."""
 
+from copy import deepcopy
 from itertools import product
 
 import numpy as np
@@ -56,6 +57,18 @@ def test_conditioning_on_no_points_changes_nothing(num_inducing, train_yvar):
     assert after.mean.shape == (3, 5, 8, 1)
     torch.testing.assert_close(after.mean, before.mean.expand(3, 5, 8, 1))
     torch.testing.assert_close(after.variance, before.variance.expand(3, 5, 8, 1))
+
+
+@pytest.mark.parametrize("num_inducing", [10, None])
+def test_a_conditioned_model_can_be_copied(num_inducing):
+    X, Y, X_test = make_data()
+    S = X[:num_inducing] if num_inducing else None
+    model = plain_model(X, Y, rbf(), inducing_points=S).requires_grad_(True)
+    conditioned = model.condition_on_observations(X_test[:3], torch.ones(3, 1).to(Y))
+    found = deepcopy(conditioned).posterior(X_test)
+    expected = conditioned.posterior(X_test)
+    assert torch.equal(found.mean, expected.mean)
+    assert torch.equal(found.variance, expected.variance)
 
 
 @pytest.mark.parametrize("num_inducing", [10, None])

@@ -1,3 +1,5 @@
+from copy import deepcopy
+
 import numpy as np
 import pytest
 import torch
@@ -7,15 +9,19 @@ from botorch.acquisition.analytic import (
     PosteriorMean,
     UpperConfidenceBound,
 )
+from botorch.acquisition.fixed_feature import FixedFeatureAcquisitionFunction
 from botorch.acquisition.knowledge_gradient import qKnowledgeGradient
+from botorch.acquisition.logei import qLogExpectedImprovement
 from botorch.exceptions.errors import (
     BotorchTensorDimensionError,
     InputDataError,
     UnsupportedError,
 )
+from botorch.models import SingleTaskGP
 from botorch.models.deterministic import GenericDeterministicModel
 from botorch.models.transforms import Log, Normalize, Standardize
 from botorch.optim.optimize import optimize_acqf_discrete
+from gpytorch.kernels import MaternKernel, RBFKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -23,6 +29,7 @@ from torch import Tensor
 from botorch_bkb.acquisition import (
     BatchUpperConfidenceBound,
     ScheduledUpperConfidenceBound,
+    TimeVaryingUpperConfidenceBound,
 )
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.optim.optimize_finite import (
@@ -293,6 +300,39 @@ def test_one_shot_acquisition_functions_are_refused(optimize):
 class WholeTensorSum(AcquisitionFunction):
     def forward(self, X: Tensor) -> Tensor:  # type: ignore[explicit-override]
         return X.sum()
+
+
+def test_features_may_be_fixed():
+    X, Y = standardized_data(12, 3)
+    model = SingleTaskDTCGP(X, Y, outcome_transform=None)
+    choices = random_choices(40)
+    full = torch.cat([choices, torch.full((40, 1), 0.5).double()], dim=-1)
+    for function, q in (
+        (UpperConfidenceBound(model, 4.0), 1),
+        (qLogExpectedImprovement(model, 0.1, X_pending=X[:2]), 3),
+    ):
+        fixed = FixedFeatureAcquisitionFunction(function, 3, [2], [0.5])
+        torch.manual_seed(0)
+        found, values = optimize_acqf_finite(fixed, choices, q)
+        torch.manual_seed(0)
+        expected, others = optimize_acqf_finite(function, full, q)
+        assert torch.equal(found, expected)
+        torch.testing.assert_close(values, others)
+    assert torch.equal(function.X_pending, X[:2])
+
+
+@pytest.mark.parametrize("q", [1, 3])
+def test_the_inputs_of_the_model_may_have_a_time_beside_the_choices(q):
+    X, Y = standardized_data(20, 3)
+    kernel = MaternKernel(active_dims=(0, 1)) * RBFKernel(active_dims=(2,))
+    found = []
+    for kind in (SingleTaskDTCGP, SingleTaskGP):
+        model = kind(X, Y, covar_module=deepcopy(kernel), outcome_transform=None)
+        model.likelihood.noise = 0.1
+        acqf = TimeVaryingUpperConfidenceBound(model, 2.0, 1.0, ratio_threshold=1.0)
+        found.append(optimize_acqf_finite(acqf, random_choices(50), q))
+    assert torch.equal(found[0][0], found[1][0])
+    torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-4, atol=1e-4)
 
 
 def test_values_of_a_wrong_shape_are_refused():

@@ -23,13 +23,14 @@ from botorch.acquisition.objective import (
     ScalarizedPosteriorTransform,
 )
 from botorch.acquisition.risk_measures import CVaR
-from botorch.models import ModelListGP, SingleTaskGP
+from botorch.models import ModelListGP, MultiTaskGP, SingleTaskGP
 from botorch.models.transforms import Log, Normalize, Standardize
 from botorch.models.transforms.input import InputPerturbation
 from botorch.optim.optimize import optimize_acqf_discrete
 from botorch.posteriors import GPyTorchPosterior
 from botorch.sampling import IIDNormalSampler, SobolQMCNormalSampler
 from gpytorch.distributions import MultivariateNormal
+from gpytorch.kernels import MaternKernel, ScaleKernel
 from typing_extensions import override
 
 from botorch_bkb.models import SingleTaskDTCGP
@@ -263,6 +264,37 @@ def test_what_cannot_be_shared_is_evaluated_as_before():
     indices, _ = optimize_acqf_finite(function, CHOICES, q=2)
     expected, _ = optimize_acqf_discrete(function, q=2, choices=CHOICES)
     torch.testing.assert_close(CHOICES[indices], expected)
+
+
+@pytest.mark.filterwarnings("ignore:A not p.d.")
+def test_a_model_of_two_outcomes_with_a_kernel_of_its_own_is_not_split():
+    batch = torch.Size([2])
+    kernel = ScaleKernel(MaternKernel(batch_shape=batch), batch_shape=batch)
+    outcomes = torch.cat([Y, X[:, :1]], dim=-1)
+    model = SingleTaskGP(X, outcomes, covar_module=kernel, outcome_transform=None)
+    one, other = (
+        qLogNoisyExpectedHypervolumeImprovement(
+            model, [-1.0, 0.0], X, sampler=sampler()
+        )
+        for _ in range(2)
+    )
+    assert not can_share(one, CHOICES, 2)
+    indices, _ = optimize_acqf_finite(one, CHOICES, q=2)
+    expected, _ = optimize_acqf_discrete(other, q=2, choices=CHOICES)
+    torch.testing.assert_close(CHOICES[indices], expected)
+
+
+def test_a_model_of_several_tasks_needs_no_pending_points():
+    tasks = torch.arange(8).remainder(2).to(X).unsqueeze(-1)
+    model = MultiTaskGP(torch.cat([X, tasks], -1), Y, task_feature=-1, output_tasks=[0])
+    function = qLogExpectedImprovement(model, best_f=0.0, sampler=sampler())
+    assert can_share(function, CHOICES, 2)
+    indices, _ = optimize_acqf_finite(function, CHOICES, q=2)
+    with torch.no_grad():
+        first = function(CHOICES.unsqueeze(-2))
+    # With other base samples.
+    assert first[indices[0]] > first.topk(5).values[-1]
+    assert len({*indices.tolist()}) == 2
 
 
 @pytest.mark.filterwarnings("ignore:A not p.d.")

@@ -212,16 +212,26 @@ def test_no_more_than_max_inducing_arms_ever():
     assert deviation.abs().max() < 3
 
 
-def test_draws_have_the_moments_of_the_weights():
-    """5,000 draws: a mean is right to 4.5 standard errors with all of 40 at 1e-3."""
-    exact, sparse = filters(rate=0.05)
-    bring((exact, sparse), [(0.0, list(range(40)), np.sin(np.arange(40)))])
-    for one in (exact, sparse):
+@pytest.mark.parametrize("num_told", [6, 40])
+def test_draws_have_the_law_of_the_posterior(num_told):
+    """5,000 draws: a mean is right to 4.5 standard errors with all of 40 at 1e-3.
+
+    Of arms far from all with results, too.
+    """
+    both = filters(rate=0.05)
+    told = list(range(num_told))
+    bring(both, [(0.0, told, np.sin(told))])
+    some = torch.tensor([3, 39, 17])
+    for one in both:
         draws = one.draw_values(5000, seeded())
-        error = (exact.variance / 5000).sqrt() + 1e-6
-        assert ((draws.mean(dim=0) - exact.mean).abs() / error).max() < 4.5
-        ratio = draws.var(dim=0) / (exact.variance + 1e-9)
+        error = (one.variance / 5000).sqrt() + 1e-6
+        assert ((draws.mean(dim=0) - one.mean).abs() / error).max() < 4.5
+        ratio = draws.var(dim=0) / (one.variance + 1e-9)
         assert ((ratio - 1).abs() < 4.5 * math.sqrt(2 / 5000)).all()
+        of_some = one.draw_values(5000, seeded(1), some)
+        torch.testing.assert_close(
+            of_some.mT.cov(), draws[:, some].mT.cov(), rtol=0, atol=0.05
+        )
 
 
 def test_nothing_is_arms_times_arms():
