@@ -462,10 +462,11 @@ class FiniteArmBandit(Bandit):
         """Return the posterior as a BoTorch model of original features and rewards.
 
         For acquisition functions, plots, and ``model.posterior(X)``, whose mean and
-        variance are those of :meth:`predict`. Pending pulls do not count; acquisition
-        functions take them as ``X_pending = bandit.arms[[*bandit.pending.values()]]``.
-        If rewards are warped, the posterior is not Gaussian. Features of a product
-        space are positions (``arms.components``), those of fingerprints are dense.
+        variance are those of :meth:`predict` without ``bounds``. Pending pulls do not
+        count; acquisition functions take them as ``X_pending =
+        bandit.arms[[*bandit.pending.values()]]``. If rewards are warped, the posterior
+        is not Gaussian. Features of a product space are positions
+        (``arms.components``), those of fingerprints are dense.
 
         The model is independent of the bandit. Its hyperparameters are fixed;
         ``model.requires_grad_(True)`` lets ``fit_gpytorch_mll`` fit them.
@@ -517,8 +518,7 @@ class FiniteArmBandit(Bandit):
         """
         (_, moments), observations = self._present(), self._observations
         history, observed = observations.history(), observations.totals().arms
-        asked = history.asked[history.ids >= 0].tolist()
-        asked += [pull.time for pull in observations.pending.values()]
+        ids = {*history.ids.tolist(), *observations.pending}
         own = history.rows(history.is_own_arm)
         return Diagnostics(
             effective_dimension=moments.effective_dimension,
@@ -527,7 +527,7 @@ class FiniteArmBandit(Bandit):
             observed_arms=observed,
             leverage_scores=moments.leverage_scores_of(observed),
             confidence_width=self.confidence_width,
-            batch_size=asked.count(max(asked, default=0.0)),
+            batch_size=len(ids.intersection(observations.last_ask[0])),
             arms=own.indices,
             rewards=observations.sign * own.rewards,
             times=own.times,

@@ -234,6 +234,12 @@ class FilterSurrogate(ArmSurrogate):
         )
 
     @override
+    def withdraw(self, observations: Observations, places: list[int]) -> None:
+        super().withdraw(observations, places)
+        # A pull may be pending again that is older than what is settled.
+        self.restore(self.state)
+
+    @override
     def at(
         self, observations: Observations, time: float, pending: Sequence[Pull] = ()
     ) -> Decision:

@@ -85,12 +85,12 @@ MOST_COMPARED = 2**15
 class GPBandit(FiniteArmBandit):
     r"""Finds the best of many candidates from few, noisy and late measurements.
 
-    A Gaussian process models the rewards of all arms. Arguments that are None are
+    A Gaussian process models the rewards of all arms. A kernel or noise that is None is
     fitted by maximum a posteriori: at every update up to 128 observations, then when
-    their number reaches 256, 512, ... The posterior is exact up to 256 measured arms,
-    then sparse, on inducing arms drawn by ridge leverage scores. **Fitted
-    hyperparameters void the regret guarantees** of the papers; their algorithms, such
-    as :class:`~botorch_bkb.BBKB`, take kernel and noise as given.
+    their number reaches 256, 512, ... The posterior is exact up to 256 measured arms
+    (or ``max_inducing``), then sparse, on inducing arms drawn by ridge leverage scores.
+    **Fitted hyperparameters void the regret guarantees** of the papers; their
+    algorithms, such as :class:`~botorch_bkb.BBKB`, take kernel and noise as given.
 
     Batches may overlap: pending pulls, and the earlier arms of a batch, count as if
     their rewards were their posterior means.
@@ -109,8 +109,8 @@ class GPBandit(FiniteArmBandit):
         noise_variance: The variance of the rewards' noise, in squared units of the
             reward. None: learned.
         goal: ``"best_arm"``: the arms of a batch are distinct, and an arm is measured
-            again only if its knowledge gradient exceeds that of every new arm, or in a
-            product space if no new product is left.
+            again only if its knowledge gradient exceeds that of every new arm, or if
+            fewer new arms are left (in a product space: if no new product is left).
             ``"regret"``: repeats are allowed; under upper confidence bounds a batch
             opens with a new arm if the last eighth of all pulls, five at least, had
             none. None: ``"best_arm"``, or ``"regret"`` if the objective drifts, which
@@ -122,7 +122,7 @@ class GPBandit(FiniteArmBandit):
             deviations. None: 1.25 if the kernel is a sum, as the default kernel with
             its rough detail is, else 1.0, as for ``BitArms``; plus up to one more for
             noise. With ``goal="best_arm"``, an arm that is among the best tenth of the
-            measured ones with a probability below 2.5 % gives way to the arm of the
+            measured ones with a probability below 2.3 % gives way to the arm of the
             largest such probability:
             :func:`~botorch_bkb.posteriors.upper_bounds.hopeful_scale`.
         max_inducing: A ceiling for inducing arms, None for none; see

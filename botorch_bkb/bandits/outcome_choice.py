@@ -21,6 +21,7 @@ from botorch.sampling import SobolQMCNormalSampler
 from botorch.utils.multi_objective.box_decompositions import (
     FastNondominatedPartitioning,
 )
+from botorch.utils.probability.utils import log_prob_normal_in
 from botorch.utils.sampling import manual_seed
 from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
@@ -173,10 +174,20 @@ class OutcomeChoice:
         found = torch.zeros_like(rows, dtype=self.models[0].posterior.like.dtype)
         for model in self.models:
             mean, std = model.moments(rows)
+            low, high = (
+                torch.full_like(mean, -math.inf),
+                torch.full_like(mean, math.inf),
+            )
             for role in model.roles:
-                if isinstance(role, Limit):
+                if isinstance(role, Limit):  # both sides limit one normal number
                     room = model.room(role, mean, std)
-                    found = found + torch.special.log_ndtr(room)
+                    if role.best < 0:
+                        high = torch.minimum(high, room)
+                    else:
+                        low = torch.maximum(low, -room)
+            is_empty = low >= high
+            inside = log_prob_normal_in(low.masked_fill(is_empty, -math.inf), high)
+            found = found + inside.masked_fill(is_empty, -math.inf)
         return found
 
     # Promising candidates

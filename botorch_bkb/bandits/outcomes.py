@@ -77,7 +77,7 @@ class OutcomesBandit(SavedBandit):
     ``ask`` chooses one batch for all. ``tell`` takes the results of all outcomes, or of
     some: the others stay pending.
 
-    A batch is chosen in two steps. The 1,024 candidates of the largest optimistic
+    A batch is chosen in two steps. At most 1,024 candidates of the largest optimistic
     improvement are found among all candidates, as in [xu2023config]_: each outcome
     counts with the end of its interval of two standard deviations that is best for its
     role, and limits have to hold there. Among these, BoTorch's acquisition functions

@@ -147,7 +147,8 @@ class BKB(_SparseBandit):
 
     Args:
         arms: An ``A x d`` tensor of features.
-        covar_module: Any GPyTorch kernel, used as it is.
+        covar_module: Any GPyTorch kernel, used as it is. The kernel that a function of
+            the features returns is learned, and no theorem holds.
         noise_variance: lambda, the variance of the rewards' noise.
         policy: Chooses, as in :class:`~botorch_bkb.bandits.FiniteArmBandit`.
         oversampling, resampling, inclusion, max_inducing: Those of
@@ -286,7 +287,7 @@ class RGPUCB(FiniteArmBandit):
             ``confidence`` is :class:`~botorch_bkb.acquisition.RTVWidth`.
 
     Raises:
-        InputDataError: If an argument is missing or out of range.
+        InputDataError: If kernel or noise is None, or an argument is out of range.
 
     Example:
         >>> N = rbf_block_size(forgetting_rate=0.01, horizon=200)

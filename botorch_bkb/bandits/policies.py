@@ -230,7 +230,7 @@ class ThompsonPolicy(DrawingPolicy):
         uniform_probability: The paper's xi: the probability of a uniform draw in place
             of the best arm of one from the posterior.
         covariance: What draws do beside the inducing arms, see
-            :mod:`botorch_bkb.posteriors.arm_sampler`. None: the joint law of the
+            :mod:`botorch_bkb.posteriors.arm_sampler`. ``"full"``: the joint law of the
             posterior; a filter has no other.
         scale: How far draws go from the posterior mean: of each, ``mean + scale
             (draw - mean)`` is what counts, the posterior reshaping of [chapelle2011]_.

@@ -259,9 +259,9 @@ class Campaign(Candidates):
             if form is not None and form.encoding != "utf-8":
                 # Every program reads this encoding.
                 form = replace(form, encoding="utf-8-sig")
-        name = (
-            find_column(columns, self.results_id) if args.per_measurement else args.id
-        )
+        name: str | None = args.id
+        if args.per_measurement:  # an earlier table may have no ids
+            name = find_column(columns, self.results_id or args.results_id)
         if name is not None:
             batch[name] = self.table[args.id].iloc[places].array
         own = self._settings()

@@ -69,7 +69,9 @@ def _reasons(bandit: GPBandit, arms: Tensor, mean: Tensor, std: Tensor) -> list[
         half, goal = DEVIATIONS_OF_95_PERCENT * s, in_digits_of(best, s)
         seen = f"{in_digits_of(m, s)} ± {in_digits_of(half, s)}"
         if arm in measured:
-            reasons.append("repeat: measured before, and may still be the best")
+            may_win = could_beat or gap >= -EQUAL * s
+            why = "and may still be the best" if may_win else "improves the model"
+            reasons.append(f"repeat: measured before, {why}")
         elif gap >= -EQUAL * s:
             reasons.append(f"promising: {seen}, best {of} {goal}")
         elif could_beat:
@@ -130,13 +132,17 @@ def when_to_stop(
     rise, best = said.expected_rise, said.best_arms
     names = listing(list(map(str, campaign.ids[best.numpy()])), NUM_BEST_SHOWN)
     leader, sign = torch.tensor([bandit.best_arm()]), 1 if bandit.maximize else -1
-    means = np.append(batch["mean"], bandit.predict(leader)[0])
+    mean, variance = bandit.predict(leader)
+    means = np.append(batch["mean"], mean)
     seen = np.concatenate([campaign.rewards, *bandit._interval(leader)])
     best_mean, better = (sign * means).max(), "raise" if bandit.maximize else "lower"
-    now, then = sign * best_mean, sign * (best_mean + rise)
+    digits = max(rise, variance.sqrt().item() / 10)
+    now, then = (
+        in_digits_of(sign * each, digits) for each in (best_mean, best_mean + rise)
+    )
     brings = (
-        f"After this batch, the best predicted mean {reward} is expected to be "
-        f"{in_digits_of(then, rise)} (now {in_digits_of(now, rise)})"
+        f"After this batch, the best predicted mean {reward} is expected to be {then} "
+        f"(now {now})"
     )
     is_known = math.isfinite(bandit.bounds[bandit.maximize])
     if not is_known and best_mean + rise > np.nanmax(sign * seen):

@@ -204,7 +204,7 @@ def report_page(
     places, words = batch_places(parts, campaign, batch.index.to_numpy())
     if words:
         content["places"] = _draw(plot_places, places, words)
-        content["axes"] = [*words]
+        content["axes"] = words
     if not args.roles:
         titles += [title for name, title in COLUMNS.items() if name in picks]
     return _template().render(

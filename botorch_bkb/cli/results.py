@@ -110,7 +110,7 @@ def _samples(
     column = next((name for name in names if name in results), None)
     ids = pd.Series("", results.index) if column is None else results[column]
     for name in args.control:
-        if not ids.eq(name).any():
+        if args.observations and not ids.eq(name).any():
             raise InputDataError(
                 f"Expected results with the id {name!r} of --control in a column "
                 f"{column or DEFAULT_ID!r}, but there are none. Correct the name, or "

@@ -33,6 +33,8 @@ AVAILABLE_WORDS = dict.fromkeys(YES, "1") | dict.fromkeys(NO, "0")
 
 # Numbers with more decimals, or more digits before them, are written with an exponent.
 MAX_DECIMALS = 9
+# Of a yield that is written as a fraction, with its noise.
+MAX_FRACTION = 1.5
 
 
 def status(text: str, quiet: bool) -> None:
@@ -102,7 +104,8 @@ def unit_trouble(name: str, parts: Mapping[str, pd.Series]) -> str:
     sizes = {file: (x := to_numbers(part).abs())[x > 0] for file, part in parts.items()}
     for (file, low), (other, high) in permutations(sizes.items(), 2):
         ratio = high.median() / low.median()
-        if low.max() <= high.quantile(0.25) and 20 <= ratio <= 500:
+        may_be = low.max() <= MAX_FRACTION and high.max() <= 100 * MAX_FRACTION
+        if may_be and low.max() <= high.quantile(0.25) and 20 <= ratio <= 500:
             return (
                 f"the values of column {name!r} in {file} are about a hundredth of "
                 f"those in {other}. Write both as percentages, or both as fractions"

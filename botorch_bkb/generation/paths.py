@@ -8,7 +8,7 @@ Fourier features with products and sums of stationary kernels.
 A draw from the sparse posterior is a prior draw plus an update at the inducing points
 ("decoupled", section 3.2 of [wilson2020]_):
 
-    f(x) = f_0(x) + z(x)^T V^{-1} Z^T W (ybar - Z^T u_0 - eps),
+    f(x) = f_0(x) + z(x)^T V^{-1} Z^T W (ybar - Z u_0 - eps),
     u_0 = L^{-1} f_0(S),    eps ~ N(0, W^{-1}),    V = I + Z^T W Z.
 
 If ``f_0`` is an exact draw from the prior, ``f`` has the posterior's mean and its whole
@@ -415,7 +415,7 @@ def _sparse_update(
 ) -> tuple[Tensor, Tensor]:  # m' x d, ... x m'
     r"""Return the independent inducing points and, on ``k_S(x)``, the coefficients.
 
-    ``L^{-T} V^{-1} Z^T W (ybar - Z^T u_0 - eps)``.
+    ``L^{-T} V^{-1} Z^T W (ybar - Z u_0 - eps)``.
     """
     X, W, means = observations
     K_ss = dense_covariance(covar_module, S)

@@ -398,6 +398,9 @@ class SingleTaskDTCGP(SingleTaskGP):
                 return posterior
             return transform.untransform_posterior(posterior, X=X.unsqueeze(-2))
 
+    # Settings of GPyTorch are those of all threads.
+    _is_called = False
+
     @override
     def forward(self, x: Tensor) -> MultivariateNormal:
         """Return the prior over ``n x d`` inputs; in training the DTC prior.
@@ -407,7 +410,7 @@ class SingleTaskDTCGP(SingleTaskGP):
                 the results would be those of the exact GP.
         """
         S = self._inducing_points
-        is_called = settings.prior_mode.on() or x is not self.train_inputs[0]
+        is_called = self._is_called or x is not self.train_inputs[0]
         if not is_called and S is not None and not covers(S, self._raw_train_X):
             raise UnsupportedError(
                 "Expected a model with every unique input inducing, but got "
@@ -428,8 +431,11 @@ class SingleTaskDTCGP(SingleTaskGP):
     def __call__(self, *args: Any, **kwargs: Any) -> MultivariateNormal:
         """Return the posterior (in training and prior mode: the prior) at inputs."""
         if self.training or settings.prior_mode.on():
-            with settings.prior_mode():  # tells `forward` who calls
+            self._is_called = True  # tells `forward` who calls
+            try:
                 return super().__call__(*args, **kwargs)
+            finally:
+                self._is_called = False
         (x,) = args
         if x.dim() == 1:
             x = x.unsqueeze(-1)

@@ -74,6 +74,7 @@ def expected_rise(
     noise_variance: float,
     top: Ranked,
     is_best: Tensor,  # k, bool
+    shared: Tensor | float = 0.0,  # k
 ) -> Tensor:  # k
     r"""Return how much one more pull is expected to raise the largest mean.
 
@@ -91,10 +92,11 @@ def expected_rise(
         noise_variance: lambda.
         top: The two largest means of all arms that compete; one if there is one arm.
         is_best: Whether an arm is the first of these.
+        shared: The part of their variances by which a pull moves the rest as well.
     """
     second = top.values[1] if len(top.values) > 1 else -math.inf
     rest = torch.where(is_best, second, top.values[0])
-    step = variance / (variance + noise_variance).sqrt()
+    step = (variance - shared).clamp_min(0.0) / (variance + noise_variance).sqrt()
     z = -(mean - rest).abs() / step
     density = torch.exp(-z.square() / 2) / math.sqrt(2 * math.pi)
     gain = step * (z * torch.special.ndtr(z) + density)

@@ -27,7 +27,7 @@ MAX_POOL_SIZE = 1024
 # start threads, which cost more than the product.
 MAX_DOWNDATES = 64
 # An arm whose upper bound with so many standard deviations misses a target exceeds it
-# with less than 2.5 %.
+# with less than 2.3 %.
 HOPELESS_DEVIATIONS = 2.0
 
 
@@ -244,7 +244,7 @@ def hopeful_scale(
     """Return a scale of upper bounds whose largest one is of a hopeful arm.
 
     The scale as it is, unless the arm of the largest bound exceeds the target with a
-    probability below 2.5 %. Then the least scale at which any bound reaches the target:
+    probability below 2.3 %. Then the least scale at which any bound reaches the target:
     it is reached by the arm of the largest probability of improvement on the target
     [kushner1964]_. The scales of the arms found fall to it [dinkelbach1967]_.
 
@@ -310,9 +310,15 @@ def best_arm_limits(
     rows, place = first_equal(duplicates, arms).unique(return_inverse=True)
     out = torch.searchsorted(rows, first_equal(duplicates, pending))
     out = torch.bincount(out, minlength=len(rows))[place]
-    variance = variance / (1 + out * variance / noise)
+    left = 1 / (1 + out * variance / noise)
     is_best = rows[place] == first_equal(duplicates, top.arms[:1])
-    gain = expected_rise(posterior.means(arms), variance, noise, top, is_best)
+    shared: Tensor | float = 0.0
+    if getattr(posterior, "grouped", None) is not None:
+        # All arms share the uncertain level of a typical group.
+        among = left.unsqueeze(-1) * posterior.covariance(arms, top.arms)
+        shared = torch.where(is_best, among[:, -1], among[:, 0])
+    args = left * variance, noise, top, is_best, shared
+    gain = expected_rise(posterior.means(arms), *args)
     num_new = limits.num_open - int(is_offered.sum())
     chosen = is_offered & (gain > (most if num_new else -math.inf))
     missing = min(size, limits.num_open) - num_new - int(chosen.sum())

@@ -149,8 +149,8 @@ class BanditNode(ExternalGenerationNode):
     once, and retires it after a second failure. The arm of an abandoned trial is
     retired. Trials of other nodes, or attached by hand, count like its own. A new
     result of a trial replaces the one before. A standard error that is not 0 is the
-    known noise of a result; only a ``GPBandit`` without drift takes it.
-    :meth:`update` does all this at any time.
+    known noise of a result; a ``GPBandit`` without drift and an ``OutcomesBandit`` take
+    it. :meth:`update` does all this at any time.
 
     With several objectives or with outcome constraints, the bandit is an
     :class:`~botorch_bkb.OutcomesBandit` of the metrics in alphabetical order. Objective
