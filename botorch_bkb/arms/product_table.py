@@ -138,15 +138,14 @@ class ProductTable:
         """Return which products may be the best: not retired, unless all are.
 
         Args:
-            pulled: Products to which that is limited, if there are some. They were
+            pulled: Products to which that is limited, unless all are retired. They were
                 measured, so forbidden ones count, too.
         """
         mask = ProductMask(self.rows, self.retired)
-        has_any = mask.num_open > 0
-        if pulled is not None and len(pulled):
-            mask = replace(mask, among=pulled)
-            has_any = bool(mask.allows(pulled).any())
-        return mask if has_any else replace(mask, closed=self.retired[:0])
+        if mask.num_open == 0:
+            mask = ProductMask(self.rows, self.retired[:0])
+        among = replace(mask, among=pulled)
+        return mask if pulled is None or not among.allows(pulled).any() else among
 
     def draw_competing(self, size: int, generator: torch.Generator) -> Tensor:
         """Draw products that are not retired, uniformly."""

@@ -321,13 +321,13 @@ class ArmTable:
         """Return which arms may be the best: each row once, not retired unless all are.
 
         Args:
-            pulled: Arms to which that is limited, if there are some.
+            pulled: Arms to which that is limited, unless none of them competes.
         """
-        among = torch.ones_like(self.is_retired)
-        if pulled is not None and len(pulled):
-            among = among.fill_(False).index_fill(0, pulled, True)
-        allowed = among & ~self.is_retired
-        allowed = allowed if allowed.any() else among
+        allowed = ~self.is_retired | self.is_retired.all()
+        if pulled is not None:
+            among = torch.zeros_like(allowed)
+            among[pulled] = allowed[pulled]
+            allowed = among if among.any() else allowed
         rows = self.duplicates.rows
         if len(rows):
             allowed[later_duplicates(self.duplicates, allowed[rows])] = False

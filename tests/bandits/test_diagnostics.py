@@ -71,6 +71,7 @@ def test_results_have_times_and_failed_pulls_are_no_part_of_a_batch():
     bandit.tell(first, [1.0], time=2.75)
     assert bandit.diagnostics().times.tolist() == [2.75]
     still = GPUCB(random_arms(8), rbf(), NOISE, batch_rule=None, seed=0)
+    still.add_pending([0])  # not of the last ask
     assert still.diagnostics().batch_size == 0
     batch = still.ask()
     still.tell(batch, [0.5])

@@ -412,3 +412,28 @@ def test_draws_of_a_sparse_filter_know_of_arms_far_from_all_results():
     exact, sparse = found
     assert len(exact.indices.unique()) > 50
     assert torch.equal(exact.indices, sparse.indices)
+
+
+def test_a_loaded_bandit_takes_back_a_result_that_came_late():
+    first, other = (tv_bandit() for _ in range(2))
+    early, late = first.ask(1), first.ask(1)
+    first.tell(late, [0.3], pull_ids=[1])
+    first.ask(1)
+    first.tell(early, [1.0], pull_ids=[0])
+    other.load_state_dict(first.state_dict())
+    for bandit in (first, other):
+        bandit.withdraw(early, [0])
+    assert torch.equal(first.ask(1), other.ask(1))
+    assert torch.equal(first.predict()[1], other.predict()[1])
+
+
+def test_time_does_not_go_back_behind_an_ask_whose_pull_failed():
+    bandit = tv_bandit()
+    first = bandit.ask(1, time=1.0)
+    bandit.tell(first, [1.0])
+    bandit.fail(bandit.ask(1, time=50.0))
+    other = tv_bandit()
+    other.load_state_dict(bandit.state_dict())
+    for each in (bandit, other):
+        each.withdraw(first)
+        assert each.decision_time == 51

@@ -29,7 +29,7 @@ from tests.bandits import (
     unchanged,
 )
 from tests.bandits.test_state import through_a_file
-from tests.helpers import gram_matrix
+from tests.helpers import gram_matrix, seeded
 from tests.reference import GroupedGP
 
 
@@ -414,3 +414,15 @@ def test_outcomes_of_an_earlier_campaign_or_of_controls(told):
             bandit.pareto_front()
     else:
         assert len(bandit.pareto_front())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_plates_have_new_arms_although_the_level_of_all_is_uncertain(seed):
+    arms = torch.rand(80, 2, generator=seeded(seed)).double()
+    mean = 10 * torch.sin(5 * arms[:, 0]) * torch.cos(3 * arms[:, 1])
+    bandit = GPBandit(arms, seed=seed)
+    for number, offset in enumerate([0.0, -40.0, 36.0, 12.0]):
+        batch = bandit.ask(8)
+        assert not torch.isin(batch, bandit.observed_arms).any()
+        noise = 0.5 * torch.randn(8, generator=seeded(number)).double()
+        bandit.tell(batch, mean[batch] + offset + noise, group=f"plate {number}")

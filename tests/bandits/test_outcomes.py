@@ -23,7 +23,7 @@ from botorch_bkb import (
     Target,
 )
 from botorch_bkb.bandits import matern_to_learn
-from tests.bandits import random_arms
+from tests.bandits import random_arms, rbf
 
 
 pytestmark = pytest.mark.usefixtures("short_fits")
@@ -273,3 +273,32 @@ def test_options_are_by_outcome():
     assert bandit.outcomes["cost"].noise_variance == pytest.approx(0.25)
     far = campaign(reference_point={"yield": -5.0})._choice()
     assert far.reference[0] == pytest.approx(-5 / far.models[0].units.std)
+
+
+@pytest.mark.parametrize(
+    ("limits", "inside"),
+    [
+        ([AtLeast(-0.1), AtMost(0.1)], lambda x: (x >= -0.1) & (x <= 0.1)),
+        ([AtMost(0.1), AtMost(0.5)], lambda x: x <= 0.1),
+        ([AtLeast(0.5), AtMost(0.2)], lambda x: (x >= 0.5) & (x <= 0.2)),
+        ([AtLeast(0.0), Minimize()], lambda x: x >= 0.0),
+    ],
+)
+def test_limits_of_one_outcome_are_of_one_normal_number(limits, inside):
+    arms, kernel = torch.linspace(0, 1, 20).double().unsqueeze(-1), rbf(0.1)
+    roles = {"c": limits}
+    if not isinstance(limits[-1], Minimize):
+        roles["a"] = Maximize()
+    bandit = OutcomesBandit(
+        arms,
+        roles,
+        covar_module=dict.fromkeys(roles, kernel),
+        noise_variance=dict.fromkeys(roles, 0.001),
+        seed=0,
+    )
+    bandit.add_observations([2, 8], {name: [0.13, -0.4] for name in roles})
+    table = bandit.predictions()
+    draws = np.random.default_rng(0).standard_normal((200_000, 1))
+    values = table["c_mean"].numpy() + draws * table["c_std"].numpy()
+    found = table["probability_feasible"].numpy()
+    np.testing.assert_allclose(found, inside(values).mean(axis=0), atol=0.005)

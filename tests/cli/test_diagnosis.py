@@ -2,6 +2,7 @@ import re
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -16,6 +17,7 @@ from botorch_bkb.cli.diagnosis import (
     round_effect,
 )
 from botorch_bkb.cli.results import told_table
+from botorch_bkb.cli.tables import unit_trouble
 from tests.bandits.test_warping import failing
 from tests.helpers import learned_parts, seeded
 from tests.reference import composite_covariance
@@ -374,6 +376,10 @@ def test_results_that_may_be_right_are_no_marks(told):
 def test_logarithms_are_not_for_results_that_are_mostly_zero():
     sizes = torch.logspace(-1, 3, 12, dtype=torch.double)
     few = torch.cat([torch.zeros(5), sizes])
+    assert unit_trouble("x", {"a": pd.Series([0.2, 0.9]), "b": pd.Series([30.0, 90.0])})
+    # Two rounds of a concentration that spans decades.
+    rounds = {"a": pd.Series([1.8, 5.0, 9.0]), "b": pd.Series([300.0, 900.0, 5900.0])}
+    assert not unit_trouble("x", rounds)
     assert "positive results: replace 0 by the detection limit" in decades_trouble(
         few, False
     )

@@ -290,6 +290,16 @@ def test_the_first_batch_has_a_column_for_its_groups():
     assert list(batch) == ["id", *GRID, "plate", "sd", "reward"]
 
 
+def test_rows_per_measurement_have_ids_although_the_earlier_table_has_none():
+    OLD.drop(columns="id").to_csv("old.csv", index=False)
+    words = ["--earlier=old.csv", "--per-measurement"]
+    assert suggest(None, *words)["id"].isin(ARMS["id"]).all()
+
+
+def test_a_first_batch_needs_no_control_yet():
+    assert len(suggest(None, *GROUPED)) == 4
+
+
 def test_fractions_in_an_earlier_file_are_named(capsys):
     OLD.assign(reward=OLD["reward"] / 100).to_csv("old.csv", index=False)
     suggest(OF_ARMS, "--earlier=old.csv")

@@ -167,6 +167,21 @@ def test_a_rise_beyond_all_results_is_not_told(minimize, folder, capsys):
 
 
 @pytest.mark.usefixtures("full_fits")
+def test_without_a_rise_the_best_mean_has_few_digits(folder, capsys):
+    arms = pd.DataFrame({"id": [f"C{n}" for n in range(30)], "heat": range(30)})
+    arms.to_csv("arms.csv", index=False)
+    noise = np.random.default_rng(0).normal(0, 0.3, 30)
+    results = arms[["id"]].assign(reward=(arms["heat"] - 21 / np.pi).abs() + noise)
+    results.to_csv("results.csv", index=False)
+    suggest("arms.csv")
+    said = capsys.readouterr().out
+    then, now = re.search(r"to be ([\d.]+) \(now ([\d.]+)\)", said).groups()
+    assert len(then) == len(now) <= 6
+    # The others may not be the best any more.
+    assert "repeat: measured before, improves the model" in said
+
+
+@pytest.mark.usefixtures("full_fits")
 def test_nothing_is_predicted_beyond_bounds(folder, capsys):
     """Of results near 100 %, with a mean and intervals beyond them otherwise."""
     heat = np.linspace(20, 99, 60)

@@ -226,6 +226,25 @@ def test_a_setting_that_fails_is_not_the_next_trial_and_one_abandoned_never_is_a
     assert node.update().is_retired[node.arms.index(abandoned)]
 
 
+@pytest.mark.parametrize("goal", [{}, {"outcome_constraints": ["cost <= 9"]}])
+def test_the_best_of_abandoned_settings_is_the_best_measured_one(goal):
+    settings = [float(value) for value in range(9)]
+    node = grid_node("GPBandit")
+    client = new_client(node, [choices("t", settings, is_ordered=True)], goal=goal)
+    told = {}
+    for _ in range(3):
+        ((number, parameters),) = client.get_next_trials(1).items()
+        told[number] = parameters
+        value = parameters["t"]
+        client.complete_trial(number, raw_data={"y": value, "cost": 0.1 * value})
+    for parameters in told.values():
+        client.mark_trial_abandoned(client.attach_trial(parameters))
+    client.get_next_trials(1)
+    (best, _, number, _) = client.get_best_parameterization()
+    assert told[number] == best
+    assert best["t"] == max(each["t"] for each in told.values())
+
+
 # Results ------------------------------------------------------------------------------
 
 

@@ -18,6 +18,7 @@ from botorch.models.transforms import Normalize
 from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.means import ConstantMean, ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
+from gpytorch.settings import prior_mode
 
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.utils.prediction import ExactPosterior
@@ -497,3 +498,19 @@ def test_a_t_batch_copies_neither_training_data_nor_factors(
     with torch.no_grad(), largest:
         _ = model.posterior(X_test).variance
     assert largest.nbytes <= 1000 * 25 * q * 8
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+def test_a_model_in_training_changes_no_setting_of_other_threads(generator):
+    seen = []
+
+    class Watched(RBFKernel):
+        def forward(self, *args, **options):
+            seen.append(prior_mode.on())
+            return super().forward(*args, **options)
+
+    X, Y = make_data(generator, n=12, d=2, repeats=0)
+    model = SingleTaskDTCGP(X, Y, covar_module=Watched()).train()
+    model(*model.train_inputs).log_prob(model.train_targets)
+    assert seen
+    assert not any(seen)

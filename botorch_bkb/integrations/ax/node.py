@@ -38,6 +38,7 @@ from botorch_bkb.bandits import (
     OutcomesBandit,
     Recommendation,
 )
+from botorch_bkb.bandits.roles import objectives_of
 from botorch_bkb.bandits.storage import from_json, to_json
 from botorch_bkb.checks import check_positive, is_integer
 from botorch_bkb.integrations.ax.arms import (
@@ -570,8 +571,14 @@ class BanditNode(ExternalGenerationNode):
         best = self.bandit.best_arm()
         index = best.arm if isinstance(best, Recommendation) else best
         trials = experiment.trials
-        number = max(n for n, _ in self._told if self._arm_of(trials[n]) == index)
-        return number, self._moments([index])[0]
+        last = {self._arm_of(trials[n]): n for n, _ in sorted(self._told)}
+        if index not in last:  # all measured arms are retired
+            goal = self.bandit
+            if isinstance(goal, OutcomesBandit):
+                goal = goal.outcomes[objectives_of(goal.roles)[0][0]]
+            means = goal.predict([*last])[0] * (1 if goal.maximize else -1)
+            index = [*last][int(means.argmax())]
+        return last[index], self._moments([index])[0]
 
     def _warn(self, number: int, message: str) -> None:
         """Warn of a trial, once."""
