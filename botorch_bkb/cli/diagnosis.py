@@ -432,12 +432,12 @@ def bounds_trouble(rewards: Tensor, args: SuggestOptions) -> str | None:
 
 
 def objective_troubles(told: pd.DataFrame, args: SuggestOptions) -> list[str]:
-    """Return which columns of a score have all results at one end of their range."""
+    """Return which columns of a score have all results on one side of their range."""
     return [
         f"no result of {name!r} is within {low:g}:{high:g}, its range in --objective, "
         "so it does not distinguish candidates. Write both in the same unit"
         for name, (_, low, high, *_) in args.objective
-        if len(told) and ((told[name] <= low).all() or (told[name] >= high).all())
+        if len(told) and ((told[name] < low).all() or (told[name] > high).all())
     ]
 
 
