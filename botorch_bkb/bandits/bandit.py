@@ -527,7 +527,7 @@ class FiniteArmBandit(Bandit):
             observed_arms=observed,
             leverage_scores=moments.leverage_scores_of(observed),
             confidence_width=self.confidence_width,
-            batch_size=len(ids.intersection(observations.last_ask[0])),
+            batch_size=len(ids.intersection(observations.last_ask)),
             arms=own.indices,
             rewards=observations.sign * own.rewards,
             times=own.times,

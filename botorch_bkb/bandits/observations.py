@@ -179,7 +179,7 @@ class Observations:
         failures: How often the pulls of arms have failed since the last reward.
         failed_lately: The arms whose pulls have failed since the last ask.
         now: The last time of an ask or a reward; minus infinity before the first.
-        last_ask: The ids of the pulls of the last ask, and its time.
+        last_ask: The ids of the pulls of the last ask.
         opening_id: The pull that opened the run, a uniform draw.
         opening_score: Its leverage score.
     """
@@ -198,7 +198,7 @@ class Observations:
         self.failures: Counter[int] = Counter()
         self.failed_lately: set[int] = set()
         self.now = -math.inf
-        self.last_ask = range(0), -math.inf
+        self.last_ask = range(0)
         self.opening_id, self.opening_score = 0, 0.0
         none = self._long([])
         self._nothing = Totals(none, none, none.double())
@@ -249,7 +249,7 @@ class Observations:
             if not self.num_used:
                 self.opening_id, self.opening_score = self.next_id, scores[0]
             self.now = time
-            self.last_ask = range(self.next_id, self.next_id + len(indices)), time
+            self.last_ask = range(self.next_id, self.next_id + len(indices))
             self.failed_lately = set()
         for arm, score in zip(indices, scores, strict=True):
             self.pending[self.next_id] = Pull(arm, score, time)
@@ -390,7 +390,7 @@ class Observations:
         self.told = told.rows(kept)
         self._summed = self._nothing, 0
         times = [pull.time for pull in self.pending.values()]
-        self.now = max([*self.told.times.tolist(), *times, self.last_ask[1]])
+        self.now = max([*self.told.times.tolist(), *times], default=-math.inf)
         return places
 
     def pending_arms(self) -> Tensor:
@@ -510,7 +510,6 @@ class Observations:
         *columns, labels = self.told
         names = *Results._fields[: len(columns)], *LABELS
         told = zip(names, [*columns, *labels.mT], strict=True)
-        ids, asked = self.last_ask
         return {
             **{f"told_{name}": column.tolist() for name, column in told},
             "labels": self.labels,
@@ -521,7 +520,7 @@ class Observations:
             "failures": dict(self.failures),
             "failed_lately": sorted(self.failed_lately),
             "now": None if self.now == -math.inf else self.now,
-            "last_ask": (ids.start, ids.stop, None if asked == -math.inf else asked),
+            "last_ask": (self.last_ask.start, self.last_ask.stop),
             "opening_id": self.opening_id,
             "opening_score": self.opening_score,
         }
@@ -563,8 +562,8 @@ class Observations:
         check_indices(named, self.num_arms)
         self.num_since_new = check_count("num_since_new", state["num_since_new"])
         self.now = -math.inf if state["now"] is None else check_time(state["now"])
-        *ids, asked = state.get("last_ask", (0, 0, None))  # none in version 1.0
-        ids = [check_count("last_ask", each, self.next_id) for each in ids]
-        self.last_ask = range(*ids), -math.inf if asked is None else check_time(asked)
+        ids = state.get("last_ask", (0, 0))  # none in version 1.0
+        start, stop = (check_count("last_ask", each, self.next_id) for each in ids)
+        self.last_ask = range(start, stop)
         self.opening_id = check_count("opening_id", state.get("opening_id", 0))
         self.opening_score = check_number("opening_score", state["opening_score"], 0.0)

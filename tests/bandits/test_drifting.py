@@ -425,15 +425,3 @@ def test_a_loaded_bandit_takes_back_a_result_that_came_late():
         bandit.withdraw(early, [0])
     assert torch.equal(first.ask(1), other.ask(1))
     assert torch.equal(first.predict()[1], other.predict()[1])
-
-
-def test_time_does_not_go_back_behind_an_ask_whose_pull_failed():
-    bandit = tv_bandit()
-    first = bandit.ask(1, time=1.0)
-    bandit.tell(first, [1.0])
-    bandit.fail(bandit.ask(1, time=50.0))
-    other = tv_bandit()
-    other.load_state_dict(bandit.state_dict())
-    for each in (bandit, other):
-        each.withdraw(first)
-        assert each.decision_time == 51
