@@ -442,13 +442,13 @@ def log_warp(y, maximize=True):
     y = y if maximize else -y
     m = np.sort(y)[(len(y) - 1) // 2]
     s = np.sqrt(((y[y >= m] - m) ** 2).mean())
-    bottom = m - s * np.log(1 + (m - y.min()) / s)
+    fall = s * np.log1p((m - y.min()) / s)
 
     def undone(w):
         if w >= m:
             return w
-        if w < bottom:  # on a line from the median through the least reward
-            slope = (m - y.min()) / (m - bottom) if m > bottom else 1.0
+        if w < m - fall:  # on a line from the median through the least reward
+            slope = (m - y.min()) / fall if fall else 1.0
             return m - slope * (m - w)
         return m - s * (np.exp((m - w) / s) - 1)
 
