@@ -15,7 +15,7 @@ from botorch.exceptions.errors import InputDataError
 from numpy.typing import NDArray
 
 from botorch_bkb.bandits.observations import LABELS
-from botorch_bkb.cli.arguments import DEFAULT_ID, SuggestOptions
+from botorch_bkb.cli.arguments import DEFAULT_ID, MOMENTS, SuggestOptions
 from botorch_bkb.cli.candidates import Rows
 from botorch_bkb.cli.features import find_slip
 from botorch_bkb.cli.tables import note, read_by_options, reward_column
@@ -38,8 +38,6 @@ from botorch_bkb.tables.files import Table
 NUM_IDS_SHOWN = 3
 # A whole number; longer ones are not exact as floats, and 1.10 may be no 1.1.
 NUMBER = re.compile(r"\d{1,12}(\.0+)?", re.ASCII)
-# The columns of a batch for other outcomes.
-PREDICTION = "_(mean|std|low|high)$|^probability_feasible$"
 
 
 def read_results(
@@ -404,9 +402,13 @@ def _check_output(
     # The settings, those that the candidates no longer have included.
     before = frame.columns.get_loc("repeats") if "repeats" in frame else 0
     settings = [*own, *frame.columns[:before]]
-    written = {results_id, args.id, *args.columns_of_next, *settings} - {*outcomes}
+    written = {results_id, args.id, *args.columns_of_next, *settings}
+    written |= {"why", "probability_feasible"}
+    for name in frame.filter(regex="mean$"):  # predictions of other outcomes
+        moments = {name.removesuffix("mean") + kind for kind in MOMENTS}
+        written |= moments if moments <= {*frame} else set()
+    written -= {*outcomes}
     filled = frame[[name for name in frame.columns if name not in written]]
-    filled = filled.drop(columns=filled.filter(regex=PREDICTION).columns)
     is_lost = filled.notna().any(axis="columns") | frame.index.isin(table.failed)
     keys = [name for name in own if name in frame and name != args.id]
     keys = [*(keys if results_id is None else [results_id]), *outcomes]

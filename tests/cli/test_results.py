@@ -155,6 +155,17 @@ def test_rewards_in_a_column_of_their_own_are_kept(capsys):
         assert "1 of its rows have entries" in capsys.readouterr().err
 
 
+def test_rewards_with_the_name_of_a_prediction_are_kept(capsys):
+    results = RESULTS.rename(columns={"reward": "yield_mean"})
+    batch = suggest(results, "--reward=yield_mean")
+    batch.assign(yield_mean=[None, 44, None]).to_csv("next.csv", index=False)
+    suggest(results, "--reward=yield_mean", code=2)
+    # Nor are they predictions of a batch for several outcomes.
+    batch.assign(purity_mean=[None, 44, None]).to_csv("next.csv", index=False)
+    suggest(results, "--reward=yield_mean", code=2)
+    assert capsys.readouterr().err.count("1 of its rows have entries") == 2
+
+
 def test_words_for_missing_values_are_in_flight_and_named(capsys):
     words = ["NULL", "n.d.", "-", "Pending", "", "IN PROGRESS"]
     rewards = [*words, *(f"{41.25 + number}" for number in range(6))]
