@@ -15,7 +15,8 @@ candidates are measured, the bandit says
 - the 95 % intervals of the candidates without measurement (`inside`).
 
 In a second campaign every batch is a plate: its offset has a standard deviation of half
-of the rewards' one, and the bandit gets `group=`.
+of the rewards' one, and the bandit gets `group=`. What is true is that of the average
+plate.
 
 The table fits the numbers of Platt scaling, which `bandits/progress.py` has, and
 compares what they say of each pool, fitted to all others, with how often it came true.
@@ -96,6 +97,9 @@ def play(pool: Pool, seed: int, num_candidates: int, offsets: float) -> pd.DataF
     laboratory = Laboratory(pool, NOISE, seed)
     stream = np.random.default_rng([seed, crc32(pool.name.encode()), num_candidates])
     shifts = offsets * pool.deviation * stream.standard_normal(NUM_BATCHES + 1)
+    sizes = [NUM_FIRST] + [BATCH_SIZE] * NUM_BATCHES
+    # The average of the plates so far, by results.
+    levels = np.cumsum(shifts * sizes) / np.cumsum(sizes)
     plates = [f"plate {k}" if offsets else None for k in range(NUM_BATCHES + 1)]
     bandit = GPBandit(for_bandits(pool.candidates), generator=generator)
     batch = torch.randperm(pool.num_arms, generator=generator)[:NUM_FIRST]
@@ -108,11 +112,12 @@ def play(pool: Pool, seed: int, num_candidates: int, offsets: float) -> pd.DataF
         is_new = torch.ones(pool.num_arms, dtype=torch.bool)
         is_new[bandit.observed_arms] = False
         table = bandit.predictions(num_draws=1, generator=generator)
-        inside = (pool.rewards >= table["low"]) & (pool.rewards <= table["high"])
-        before = table["mean"].max()
+        truth = pool.rewards + levels[k - 1]
+        inside = (truth >= table["low"]) & (truth <= table["high"])
+        before = table["mean"].max() - levels[k - 1]
         batch = bandit.ask(BATCH_SIZE)
         bandit.tell(batch, laboratory.measure(batch) + shifts[k], group=plates[k])
-        rise = bandit.predict()[0].max() - before
+        rise = bandit.predict()[0].max() - levels[k] - before
         top = draws.probabilities.max()
         rows.append(
             {

@@ -137,21 +137,28 @@ class GroupedGP:
         rho: That of a campaign's discrepancy, in prior ones, by campaign.
         S: Inducing arms, whose z^T z takes the place of k; None for the exact process.
         wide: The standard deviation of the level of a campaign, and of a control.
+        kept: The results that count; offsets of groups average to zero over all.
     """
 
-    def __init__(self, gram, labels, y, noise, tau, rho, S=None, wide=10.0):
+    def __init__(
+        self, gram, labels, y, noise, tau, rho, S=None, wide=10.0, kept=slice(None)
+    ):
         Q = gram if S is None else nystrom_gram(gram[np.ix_(S, S)], gram[S])
-        arm, _, campaign, _ = labels.T
-        self.gram, self.Q, self.y, self.noise = gram, Q, y, noise
-        self.cross = np.where(arm >= 0, Q[:, arm], 0.0)  # A x n
+        arm, group, campaign, _ = labels.T
+        self.gram, self.Q, self.y, self.noise = gram, Q, y[kept], noise[kept]
+        self.cross = np.where(arm >= 0, Q[:, arm], 0.0)[:, kept]  # A x n
         K = np.where(np.outer(arm >= 0, arm >= 0), Q[np.ix_(arm, arm)], 0.0)
         same = campaign[:, None] == campaign
         rho_squared = np.append(rho, 0.0)[campaign] ** 2  # that of no campaign is last
         # Whether two results share a group, a campaign, a control; and the variances.
         shared = [same & (own[:, None] == own) & (own >= 0) for own in labels.T[1:]]
+        both = np.outer(group >= 0, group >= 0) & same
+        center = np.eye(len(y)) - both / both.sum(axis=1, keepdims=True).clip(1)
+        shared[0] = center @ shared[0] @ center.T
         self.effects = list(zip(shared, (tau**2, wide**2, wide**2), strict=True))
         self.covariance = K * (1 + rho_squared * same)
         self.covariance += sum(variance * both for both, variance in self.effects)
+        self.covariance = self.covariance[kept][:, kept]
 
     def posterior(self):
         """Return mean and covariance of all arms, without offset and discrepancy."""

@@ -121,9 +121,11 @@ class Sharing:
             rows = campaign == own
             if len(codes[rows & is_large, 0].unique()) < MIN_GROUPS:
                 codes[rows, 0] = -1
+        has_group = codes[:, GROUP] >= 0
+        codes[has_group, GROUP] = codes[has_group, GROUP].unique(return_inverse=True)[1]
         earlier = campaign[campaign >= 0].unique()
         codes[:, CAMPAIGN] = positions_in(earlier, campaign, is_ascending=True)
-        if not len(earlier) and not (codes[:, 0] >= 0).any():
+        if not len(earlier) and not has_group.any():
             return None
         return cls(codes, earlier.tolist())
 
@@ -140,9 +142,31 @@ class Sharing:
         kinds = [kind for kind, own in enumerate(names) for _ in own]
         return torch.cat(parts, dim=-1), self.codes.new_tensor(kinds)
 
-    def stds(self, kinds: Tensor, fit: GroupFit) -> Tensor:
-        """Return the prior standard deviations of ``G`` offsets, in units."""
-        return torch.where(kinds == GROUP, fit.offset_std, WIDE).double()
+    @property
+    def center(self) -> Tensor:
+        """The ``G x G`` matrix that centers the offsets of each campaign's groups.
+
+        It takes from them their average over the results that have one.
+        """
+        effects, kinds = self.columns()
+        campaigns = self.codes[effects.int().argmax(dim=0), CAMPAIGN]
+        same = (campaigns.unsqueeze(-1) == campaigns) & (kinds == GROUP)
+        same &= (kinds == GROUP).unsqueeze(-1)
+        counts = same * effects.sum(dim=0).double()
+        share = counts / counts.sum(dim=-1, keepdim=True).clamp_min(1.0)
+        return torch.eye(len(kinds)).to(share) - share
+
+    @property
+    def correlation(self) -> Tensor:
+        """The prior covariances of the offsets of groups, over tau squared."""
+        center, num_groups = self.center, int(self.codes[:, GROUP].max()) + 1
+        center = center[:num_groups, :num_groups]
+        return center @ center.mT
+
+    def offset_root(self, fit: GroupFit) -> Tensor:
+        """Return a root of the prior covariance of ``G`` offsets, in units."""
+        _, kinds = self.columns()
+        return self.center * torch.where(kinds == GROUP, fit.offset_std, WIDE)
 
     def levels(
         self, labels: Tensor, solved: Tensor, fit: GroupFit
@@ -153,7 +177,8 @@ class Sharing:
         results, times the inverse of their covariance matrix.
         """
         effects, kinds = self.columns()
-        offsets = self.stds(kinds, fit).square() * (effects.double().mT @ solved)
+        root = self.offset_root(fit)
+        offsets = root @ (root.mT @ (effects.double().mT @ solved))
         names = labels[effects.int().argmax(dim=0)][:, [CAMPAIGN, GROUP]]
         names[kinds == CAMPAIGN, 1] = -1
         pairs = zip(map(tuple, names.tolist()), offsets.tolist(), strict=True)
@@ -176,21 +201,22 @@ class Sharing:
             fit: What is learned of groups.
             unit: A standard deviation of the rewards, in units of the posterior.
         """
-        effects, kinds = self.columns()
-        stds = self.stds(kinds, fit).to(values) * unit
+        effects, _ = self.columns()
+        has_groups = (self.codes[self.codes[:, CAMPAIGN] < 0, GROUP] >= 0).any()
         return GroupedResults(
             places=places,
             precisions=precisions,
             sums=values * precisions,
             campaigns=self.codes[:, 1] + 1,
             effects=effects.to(values),
-            offset_stds=stds,
+            offset_root=self.offset_root(fit).to(values) * unit,
+            offset_variance=float(has_groups) * (fit.offset_std * unit) ** 2,
             rho_squared=[0.0, *(rho**2 for rho, _ in fit.of(self.campaigns))],
         )
 
 
 class GroupedModel(SingleTaskDTCGP):
-    """The posterior of results that share offsets, of a typical group.
+    """The posterior of results that share offsets, of the average group.
 
     Its training data are the results as told. Its hyperparameters are fixed.
 
@@ -251,12 +277,7 @@ def describe_groups(
         worth = grouped.worth(Z, posterior.noise_variance)[1:]
         effects, kinds = sharing.columns()
         mean, covariance = grouped.offsets(Z, basis.L_v, basis.weights)
-        # How much groups differ is more certain than how high all of them are.
-        campaigns = sharing.codes[effects.int().argmax(dim=0), CAMPAIGN]
-        same = (campaigns.unsqueeze(-1) == campaigns) & (kinds == GROUP)
-        same = (same & (kinds == GROUP).unsqueeze(-1)).to(covariance)
-        contrast = torch.eye(len(mean)).to(mean) - same / same.sum(dim=0).clamp_min(1)
-        variance = (contrast @ covariance * contrast).sum(dim=-1)
+        variance = covariance.diagonal().clamp_min(0.0)
         moments = units.std * torch.stack([mean, variance.sqrt()], dim=-1)
     for (campaign, group), places in rows.items():
         found_of, results, kind = [], math.nan, GROUP if group >= 0 else CAMPAIGN

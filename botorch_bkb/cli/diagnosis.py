@@ -57,7 +57,7 @@ class HeldOut:
     """Measurements, and their predictions by fits without their candidates.
 
     Attributes:
-        measured: The ``n`` rewards, as they would be in a typical group.
+        measured: The ``n`` rewards, as they would be in the average group.
         weights: Their ``n`` weights in means of squared errors: an imprecise one says
             little of the model.
         mean: Their ``n`` predictions.
@@ -304,7 +304,7 @@ def _weights(bandit: GPBandit, noise: Tensor) -> Tensor:
 
 
 def _without_offsets(bandit: GPBandit, rewards: Tensor, group: Any) -> Tensor:
-    """Return rewards as in a typical group: without the offsets that a bandit knows."""
+    """Return rewards as in the average group, without the offsets a bandit knows."""
     table = pd.DataFrame(bandit.groups())
     known = table[table["campaign"] == ""].set_index("group")["offset"].fillna(0.0)
     return rewards - torch.tensor(known.reindex(group, fill_value=0.0).to_numpy())

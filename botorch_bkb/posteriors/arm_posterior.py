@@ -247,7 +247,7 @@ class ArmPosterior(StaticPosterior):
     def largest_gain(
         self, top: Ranked, allowed: Tensor | None, without: Tensor
     ) -> float:
-        args = self.noise_variance, top, allowed, without
+        args = self.result_variance, top, allowed, without
         return max(self.shards.ask(ArmShard.largest_gain, *args))
 
     @override

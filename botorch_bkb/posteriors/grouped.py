@@ -1,10 +1,11 @@
 r"""Results that share offsets, or are of earlier campaigns: what they tell of arms.
 
 Result ``r`` of an arm in group ``g`` of campaign ``s`` is ``y_r = f(x_r) + b_g +
-d_s(x_r) + noise``, with offsets ``b_g ~ N(0, tau_g^2)`` and, if the campaign is an
-earlier one, a discrepancy ``d_s ~ GP(0, rho_s^2 k)``. With the features ``Z`` of its
-results, their precisions ``W`` and the columns ``E`` of the offsets, each times its
-``tau``, the results of one campaign have the scatter and the target ::
+d_s(x_r) + noise``, with offsets ``b ~ N(0, R R^T)`` and, if the campaign is an earlier
+one, a discrepancy ``d_s ~ GP(0, rho_s^2 k)``. With the features ``Z`` of its results,
+their precisions ``W``, and a matrix ``E`` with the row of ``R`` of each result's
+offset, or the sum of several, the results of one campaign have the scatter and the
+target ::
 
     S = Z W Z^T - C N^{-1} C^T,     t = Z W y - C N^{-1} E^T W y,
     C = Z W E,                      N = I + E^T W E,
@@ -12,6 +13,9 @@ results, their precisions ``W`` and the columns ``E`` of the offsets, each times
 after the offsets are integrated out, and ``(I + rho^2 S)^{-1} S`` and ``(I + rho^2
 S)^{-1} t`` after the discrepancy as well. Campaigns add up. The posterior ``V = I + S``
 over all arms, of which none has an offset, keeps its form.
+
+The offsets of a campaign's groups average to zero over its results, so predictions are
+for the average of its groups. As rewards are centered, the level of all arms is known.
 
 A *control* is a sample that is not an arm. Its value is one more offset, of a wide
 prior.
@@ -35,8 +39,7 @@ class _Block(NamedTuple):
         target: t.
         C: ``C L^{-T}`` with ``L L^T = N``.
         u: ``L^{-1} E^T W y``.
-        root: ``L^{-1}`` times the prior standard deviations, so that offsets are
-            ``root^T (u - C^T weights)``.
+        root: ``L^{-1} R^T``, so that offsets are ``root^T (u - C^T weights)``.
         rho_squared: The variance of the discrepancy, in prior variances.
     """
 
@@ -63,7 +66,8 @@ class GroupedResults:
         sums: Their (centered) rewards times these.
         campaigns: The campaign of each, 0 for the present one.
         effects: ``n x G``: which offsets each result has, 0 or 1.
-        offset_stds: The ``G`` prior standard deviations of offsets, tau.
+        offset_root: ``G x G``, the root ``R`` of the prior covariance of offsets.
+        offset_variance: The prior variance of the offset of a new group.
         rho_squared: The variance of each campaign's discrepancy, 0 for the present one.
     """
 
@@ -72,12 +76,13 @@ class GroupedResults:
     sums: Tensor
     campaigns: Tensor
     effects: Tensor
-    offset_stds: Tensor
+    offset_root: Tensor
+    offset_variance: float
     rho_squared: list[float]
 
     def to(self, like: Tensor) -> GroupedResults:
         """Return the results in another dtype, or on another device."""
-        names = "precisions", "sums", "effects", "offset_stds"
+        names = "precisions", "sums", "effects", "offset_root"
         moved = {name: getattr(self, name).to(like) for name in names}
         return replace(self, **moved)
 
@@ -99,8 +104,8 @@ class GroupedResults:
             L_v: The factor of ``V``.
             weights: The weights of the posterior mean.
         """
-        mean = torch.zeros_like(self.offset_stds)
-        covariance = torch.zeros_like(mean.outer(mean))
+        covariance = torch.zeros_like(self.offset_root)
+        mean = covariance.diagonal().clone()
         for campaign, block in enumerate(self._blocks(Z)):
             # The discrepancy adds to the weights: both as this campaign has them.
             M, rho = block.solve(torch.eye(len(L_v)).to(Z)), block.rho_squared
@@ -164,9 +169,9 @@ class GroupedResults:
             rows = self.campaigns == campaign
             places, W, sums = self.places[rows], self.precisions[rows], self.sums[rows]
             Z_r = torch.where(places >= 0, Z[:, places], 0.0)
-            E = self.effects[rows] * self.offset_stds
+            E = self.effects[rows] @ self.offset_root
             N = torch.eye(E.shape[-1]).to(Z) + E.mT @ (W.unsqueeze(-1) * E)
-            L, scaled = torch.linalg.cholesky(N), torch.diag(self.offset_stds)
+            L = torch.linalg.cholesky(N)
             C = (Z_r * W) @ E
             C = torch.linalg.solve_triangular(L, C.mT, upper=False).mT
             u = torch.linalg.solve_triangular(
@@ -177,6 +182,6 @@ class GroupedResults:
                 Z_r @ sums - C @ u,
                 C,
                 u,
-                torch.linalg.solve_triangular(L, scaled, upper=False),
+                torch.linalg.solve_triangular(L, self.offset_root.mT, upper=False),
                 rho_squared,
             )

@@ -74,7 +74,6 @@ def expected_rise(
     noise_variance: float,
     top: Ranked,
     is_best: Tensor,  # k, bool
-    shared: Tensor | float = 0.0,  # k
 ) -> Tensor:  # k
     r"""Return how much one more pull is expected to raise the largest mean.
 
@@ -92,11 +91,10 @@ def expected_rise(
         noise_variance: lambda.
         top: The two largest means of all arms that compete; one if there is one arm.
         is_best: Whether an arm is the first of these.
-        shared: The part of their variances by which a pull moves the rest as well.
     """
     second = top.values[1] if len(top.values) > 1 else -math.inf
     rest = torch.where(is_best, second, top.values[0])
-    step = (variance - shared).clamp_min(0.0) / (variance + noise_variance).sqrt()
+    step = variance / (variance + noise_variance).sqrt()
     z = -(mean - rest).abs() / step
     density = torch.exp(-z.square() / 2) / math.sqrt(2 * math.pi)
     gain = step * (z * torch.special.ndtr(z) + density)
@@ -234,6 +232,11 @@ class Posterior(ABC):
         """Return means and variances of some arms, without the rewards of these."""
         raise UnsupportedError("Expected a posterior of arms that do not drift.")
 
+    @property
+    def result_variance(self) -> float:
+        """The variance of a new result of an arm, given the arm's value."""
+        return self.noise_variance
+
     def shortlist(
         self, scale: float, size: int, allowed: Any
     ) -> tuple[Ranked, tuple[float, int]]:
@@ -323,6 +326,12 @@ class StaticPosterior(Posterior):
         Raises:
             InputDataError: If the kernel is not positive semi-definite on the arms.
         """
+
+    @property
+    @override
+    def result_variance(self) -> float:
+        own = 0.0 if self.grouped is None else self.grouped.offset_variance
+        return self.noise_variance + own
 
     def scatter_and_target(self, Z: Tensor) -> tuple[Tensor, Tensor]:
         """Return ``Z W Z^T`` and ``Z W ybar``, of features of the pulled arms."""

@@ -312,12 +312,7 @@ def best_arm_limits(
     out = torch.bincount(out, minlength=len(rows))[place]
     left = 1 / (1 + out * variance / noise)
     is_best = rows[place] == first_equal(duplicates, top.arms[:1])
-    shared: Tensor | float = 0.0
-    if getattr(posterior, "grouped", None) is not None:
-        # All arms share the uncertain level of a typical group.
-        among = left.unsqueeze(-1) * posterior.covariance(arms, top.arms)
-        shared = torch.where(is_best, among[:, -1], among[:, 0])
-    args = left * variance, noise, top, is_best, shared
+    args = left * variance, posterior.result_variance, top, is_best
     gain = expected_rise(posterior.means(arms), *args)
     num_new = limits.num_open - int(is_offered.sum())
     chosen = is_offered & (gain > (most if num_new else -math.inf))

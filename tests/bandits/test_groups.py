@@ -178,14 +178,9 @@ def test_answers_are_those_of_the_dense_process(options, maximize):
         assert row.num_results == same.sum()
         # By its first result. The level of a campaign that does not count is unknown.
         first, kind = int(same.argmax()), int(row.group == "")
-        others = TABLE[(TABLE.campaign == row.campaign) & (TABLE.group != "")]
-        others = others.drop_duplicates("group").index
-        of = [first, *(others if row.group else [])]
-        offsets, covariance = process.offsets(of, kind)
-        weights = np.eye(len(of))[0] - (np.arange(len(of)) > 0) / max(1, len(others))
-        variance = weights @ covariance @ weights
+        offset, variance = process.offset(first, kind)
         pair = names.index(row.campaign) - 1, names.index(row.group) - 1
-        offset = units.std * offsets[0] + units.levels.get(pair, 0.0)
+        offset = units.std * offset + units.levels.get(pair, 0.0)
         offset = offset if maximize else -offset
         expected = np.array([offset, units.std * math.sqrt(variance)])
         if row.group or row.worth > 1e-3:
@@ -417,12 +412,12 @@ def test_outcomes_of_an_earlier_campaign_or_of_controls(told):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_plates_have_new_arms_although_the_level_of_all_is_uncertain(seed):
+def test_most_of_a_plate_is_new_although_plates_differ_a_lot(seed):
     arms = torch.rand(80, 2, generator=seeded(seed)).double()
     mean = 10 * torch.sin(5 * arms[:, 0]) * torch.cos(3 * arms[:, 1])
     bandit = GPBandit(arms, seed=seed)
     for number, offset in enumerate([0.0, -40.0, 36.0, 12.0]):
         batch = bandit.ask(8)
-        assert not torch.isin(batch, bandit.observed_arms).any()
+        assert torch.isin(batch, bandit.observed_arms).sum() <= 4
         noise = 0.5 * torch.randn(8, generator=seeded(number)).double()
         bandit.tell(batch, mean[batch] + offset + noise, group=f"plate {number}")

@@ -55,24 +55,32 @@ class Grouped:
         place = labels[:, 0].copy()
         arms = np.sort(arms)
         labels[:, 0] = np.where(place < 0, -1, arms[place])
-        self.labels, self.S, self.gram = labels, problem.S, problem.gram
-        self.options = y, noise, tau, rho
         # One column for each group, campaign and control, groups by campaign.
         same = [labels[:, [column, 2]] for column in (1, 2, 3)]
-        self.columns, stds, columns = [], [], []
-        for kind, (pairs, std) in enumerate(zip(same, (tau, WIDE, WIDE), strict=True)):
+        self.columns, columns = [], []
+        for kind, pairs in enumerate(same):
             for pair in np.unique(pairs[pairs[:, 0] >= 0], axis=0):
                 has = (pairs == pair).all(axis=1)
                 columns.append(has)
-                stds.append(std)
                 self.columns.append((int(has.argmax()), kind))
         effects = np.array(columns, float).reshape(-1, n).T
+        self.labels, self.S, self.gram = labels, problem.S, problem.gram
+        self.options = y, noise, tau, rho
+        first = [result for result, _ in self.columns]
+        kinds = np.array([kind for _, kind in self.columns], int)
+        prior = np.zeros((len(first), len(first)))
+        for kind, (both, variance) in enumerate(self.dense().effects):
+            own = np.outer(kinds == kind, kinds == kind)
+            prior += own * variance * both[np.ix_(first, first)]
+        scale, vectors = np.linalg.eigh(prior)
+        root = vectors * np.sqrt(scale.clip(0.0))
         self.grouped = GroupedResults(
             torch.from_numpy(place),
             *map(torch.from_numpy, (1 / noise, y / noise)),
             torch.from_numpy(labels[:, 2] + 1),
             torch.from_numpy(effects),
-            torch.tensor(stds).double(),
+            torch.from_numpy(root),
+            tau**2,
             [0.0, *(value**2 for value in rho)],
         ).to(problem.posterior.like)
         weights, sums = np.zeros((2, len(problem.gram)))
@@ -85,10 +93,7 @@ class Grouped:
 
     def dense(self, kept=slice(None)):
         """Return the dense process of some of the results."""
-        y, noise, *options = self.options
-        return GroupedGP(
-            self.gram, self.labels[kept], y[kept], noise[kept], *options, self.S
-        )
+        return GroupedGP(self.gram, self.labels, *self.options, self.S, kept=kept)
 
 
 def problem_of(kind, dtype, seed):

@@ -27,13 +27,14 @@ NOISE_RATIO_PRIOR = 1.0, 0.5
 class GroupedKernel(WeightedKernel):
     r"""Covariances of results in groups and campaigns, beside noise.
 
-    ``k(x, z) (1 + rho_s^2 [same earlier campaign s]) + tau^2 [same group] + 100 [same
+    ``k(x, z) (1 + rho_s^2 [same earlier campaign s]) + tau^2 c(g, h) + 100 [same
     earlier campaign] + 100 [same control]``, without ``k`` for controls. Its inputs are
     features, and the numbers of group, campaign and control, -1 for none. Its weights
     are tau, each campaign's rho, and the ratio of its noise to that of the others.
 
     Args:
         base_kernel: The kernel ``k`` of the features.
+        correlation: The ``G x G`` prior covariances ``c`` of offsets, over tau^2.
         num_campaigns: The number of earlier campaigns, numbered from 0.
         offset_prior: Median and spread of the log-normal prior of tau.
     """
@@ -41,6 +42,7 @@ class GroupedKernel(WeightedKernel):
     def __init__(
         self,
         base_kernel: Kernel,
+        correlation: Tensor,
         num_campaigns: int,
         offset_prior: tuple[float, float] = OFFSET_PRIOR,
     ) -> None:
@@ -50,6 +52,8 @@ class GroupedKernel(WeightedKernel):
         prior = LogNormalPrior(medians.log(), spreads)
         super().__init__((1 + 2 * num_campaigns,), prior)
         self.base_kernel, self.num_campaigns = base_kernel, num_campaigns
+        # Place -1 is the last one.
+        self.correlation = torch.nn.functional.pad(correlation, (0, 1, 0, 1))
         self.initialize(raw_weight=medians)
 
     def noise_ratios(self, campaigns: Tensor) -> Tensor:
@@ -68,10 +72,10 @@ class GroupedKernel(WeightedKernel):
         K = dense_covariance(self.base_kernel, x1[..., :-3], x2[..., :-3])
         left, right = x1[..., -3:].unsqueeze(-2), x2[..., -3:].unsqueeze(-3)
         is_arm = (left[..., 2] < 0) & (right[..., 2] < 0)
-        group, campaign, control = ((left == right) & (left >= 0)).to(K).unbind(-1)
+        _, campaign, control = ((left == right) & (left >= 0)).to(K).unbind(-1)
         rho = self.weight[1 : 1 + self.num_campaigns]
-        # Place -1 is the last one.
         rho = torch.cat([rho, rho.new_zeros(1)])[x1[..., -2].long()]
         K = K * is_arm * (1 + rho.square().unsqueeze(-1) * campaign)
+        group = self.correlation[left[..., 0].long(), right[..., 0].long()]
         K = K + self.weight[0].square() * group + WIDE**2 * (campaign + control)
         return K.diagonal(dim1=-2, dim2=-1) if diag else K
