@@ -251,9 +251,12 @@ def check_bounds(bounds: Any) -> None:
         )
 
 
-def check_points(points: Any, bounds: Tensor) -> Tensor:
-    """Return ``q x d`` points in the dtype of the bounds; raise if one is outside."""
-    points = as_tensor("points", points, "a tensor of points").to(bounds)
+def check_points(points: Any, bounds: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return ``q x d`` points like the bounds; raise if one is outside.
+
+    They are rounded to a dtype, as points are that were asked for in it.
+    """
+    points = as_tensor("points", points, "a tensor of points").to(dtype).to(bounds)
     if points.dim() != 2 or points.shape[-1] != bounds.shape[-1]:
         raise BotorchTensorDimensionError(
             f"Expected `points` of shape q x {bounds.shape[-1]}, but got "

@@ -308,7 +308,7 @@ def plot_front(
     axes.plot(*batch.T, "C3x", label="next batch, predicted")
     for marks in axes.lines:
         marks.set_rasterized(np.size(marks.get_xdata()) > MAX_VECTOR_MARKS)
-    axes.set(xlabel=names[0], ylabel=names[1])
+    axes.set(xlabel=_shortened(names[0]), ylabel=_shortened(names[1]))
     return tidy_axes(axes)
 
 

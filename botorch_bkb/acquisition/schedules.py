@@ -52,7 +52,8 @@ class ConfidenceState:
         num_arms: The number of arms; None if unknown, as on a box.
         noise_variance: ``lambda``.
         max_prior_variance: ``kappa^2``.
-        effective_dimension: The sum of ``var_t(x_s) / lambda`` over observations.
+        effective_dimension: The sum of ``var_t(x_s) / lambda`` over observations; of an
+            objective that drifts, of ``var / lambda`` at the ask of each.
         log_det: ``log det(I + K_t / lambda)``, by the model's factors.
         frozen_leverage_scores: A tensor with, for each observation since the last
             restart, its ``var / lambda`` at the start of its batch.

@@ -516,7 +516,11 @@ class FiniteArmBandit(Bandit):
         has chosen the batch. After ``tell``, the posterior of the next ask is computed
         first. Pending pulls do not count.
         """
-        (_, moments), observations = self._present(), self._observations
+        observations, time = self._observations, self.decision_time
+        if self._surrogate.is_current(observations, observations.last_time):
+            time = observations.last_time  # that of the ask
+        surrogate: ArmSurrogate = self._surrogate.preview(observations, time)
+        moments = surrogate.at(observations, time).moments
         history, observed = observations.history(), observations.totals().arms
         ids = {*history.ids.tolist(), *observations.pending}
         own = history.rows(history.is_own_arm)
@@ -526,7 +530,7 @@ class FiniteArmBandit(Bandit):
             inducing_indices=moments.inducing_indices,
             observed_arms=observed,
             leverage_scores=moments.leverage_scores_of(observed),
-            confidence_width=self.confidence_width,
+            confidence_width=self._width(surrogate, moments) * surrogate.fit.units.std,
             batch_size=len(ids.intersection(observations.last_ask)),
             arms=own.indices,
             rewards=observations.sign * own.rewards,

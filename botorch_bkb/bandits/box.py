@@ -128,7 +128,7 @@ class BoxBandit(Bandit):
         self.maximize = check_truth("maximize", maximize)
         self.num_batches = 0
         sign = 1.0 if maximize else -1.0
-        self._observations = PointObservations(self.bounds, sign)
+        self._observations = PointObservations(self.bounds, bounds.dtype, sign)
         # Draws need kernels whose features BoTorch knows.
         kernel = composite_to_learn if covar_module is None else covar_module
         fitter_class = PrintedFitter if self._as_printed else Fitter
@@ -196,7 +196,7 @@ class BoxBandit(Bandit):
         Args:
             points: A ``q x d`` tensor.
         """
-        points = check_points(points, self.bounds)
+        points = check_points(points, self.bounds, self._dtype)
         surrogate = self._predictor()
         features, fit = surrogate.fitter.to_features(points), surrogate.fit
         if self.num_pulls == 0:
@@ -265,7 +265,8 @@ class BoxBandit(Bandit):
                 f"but it is that of one over {state['bounds'].tolist()}. Construct the "
                 "bandit with the box of the saved one."
             )
-        observations = PointObservations(self.bounds, self._observations.sign)
+        sign = self._observations.sign
+        observations = PointObservations(self.bounds, self._dtype, sign)
         observations.load_state_dict(state["observations"])
         points = observations.told_points
         self._surrogate = self._surrogate.loaded(state, observations, points)

@@ -25,15 +25,16 @@ class PointObservations(Observations):
 
     Args:
         bounds: The ``2 x d`` corners of the box, in double.
+        dtype: That of points, to which they are rounded.
         sign: As for arms.
 
     Attributes:
         points: The ``A x d`` points that were asked for or told, each once.
     """
 
-    def __init__(self, bounds: Tensor, sign: float = 1.0) -> None:
+    def __init__(self, bounds: Tensor, dtype: torch.dtype, sign: float = 1.0) -> None:
         super().__init__(0, bounds, sign)
-        self.bounds = bounds
+        self.bounds, self.dtype = bounds, dtype
         self.points = bounds[:0]
 
     @property
@@ -60,7 +61,7 @@ class PointObservations(Observations):
 
     @override
     def _checked_arms(self, indices: Any) -> list[int]:
-        return self._add(check_points(indices, self.bounds))
+        return self._add(check_points(indices, self.bounds, self.dtype))
 
     @override
     def _name(self, arm: int) -> str:

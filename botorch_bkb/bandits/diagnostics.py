@@ -11,7 +11,8 @@ class Diagnostics(NamedTuple):
     r"""What the papers plot after each ask: the posterior in numbers, and the results.
 
     Attributes:
-        effective_dimension: ``d_eff``, the sum of the leverage scores of all results.
+        effective_dimension: ``d_eff``, the sum of the leverage scores of all results;
+            if the objective drifts, of each at its ask.
         log_det: ``log det(I + K / lambda)`` of all results, twice the information gain;
             of a sparse posterior, with its covariances in the place of ``K``.
         inducing_indices: The ``m`` inducing arms.

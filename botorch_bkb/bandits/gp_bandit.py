@@ -373,23 +373,31 @@ class GPBandit(FiniteArmBandit):
         table, measured = self._table, self.observed_arms
         (rise,) = expected_rises(given, [batch], table.competing(), generator)
         best = self.maximizer_distribution(NUM_DRAWS, generator)
-        is_new = ~torch.isin(
-            table.first_equal(best.indices), table.first_equal(measured)
-        )
+        own = table.first_equal(measured)
+        is_new = ~torch.isin(table.first_equal(best.indices), own)
         unmeasured, held = 0.0, best.credible_set(LEVEL)
         case = len(measured), len(self.arms), self._has_groups
         if table.has_others(measured):
             unmeasured = BETTER(is_new.double().mean().item(), *case)
         share = (best.indices == held[0]).double().mean().item()
         most_likely = calibrated_best(share, self._has_groups)
+        held_probability = HELD(share, *case) if table.has_others(held) else 1.0
+        most_likely = most_likely if table.has_others(held[:1]) else 1.0
+        # If arms without measurement hold the best one, one of them is better.
+        new = ~torch.isin(table.first_equal(held), own)
+        for probability, some in (held_probability, new), (most_likely, new[:1]):
+            if some.all():
+                unmeasured = max(unmeasured, probability)
+            elif not some.any():
+                unmeasured = min(unmeasured, 1 - probability)
         units, rows = surrogate.fit.units, torch.cat([batch, measured])
         best_mean = units.original(given.means(rows)).max().item()
         return Progress(
             min(rise * units.std, units.bounds[1] - best_mean),
             unmeasured,
             held,
-            HELD(share, *case) if table.has_others(held) else 1.0,
-            most_likely if table.has_others(held[:1]) else 1.0,
+            held_probability,
+            most_likely,
         )
 
     @property
@@ -402,20 +410,20 @@ class GPBandit(FiniteArmBandit):
     def groups(self) -> dict[str, Any]:
         r"""Return the offsets of groups, and what earlier campaigns tell, as columns.
 
-        Result ``r`` of arm ``x`` in group ``g`` is ``f(x) + b_g + noise``, with an
-        offset ``b_g ~ N(0, tau^2)``, and predictions are of ``f``, a typical group. An
-        earlier campaign also has an offset as a whole and noise of its own, and differs
-        from this one by ``d(x) ~ GP(0, rho^2 k)``. All are learned. Offsets act once
-        two groups of a campaign have two results each.
+        Result ``r`` of arm ``x`` in group ``g`` is ``f(x) + b_g + noise``, with normal
+        offsets ``b_g`` that average to zero over the results. Predictions are of ``f``,
+        the average group. An earlier campaign also has an offset as a whole and noise
+        of its own, and differs from this one by ``d(x) ~ GP(0, rho^2 k)``. All are
+        learned. Offsets act once two groups of a campaign have two results each.
 
         Returns:
             For ``pandas.DataFrame``, a row for each group, and one for each earlier
             campaign as a whole: ``campaign``, "" for this one; ``group``, "" for the
-            whole; ``offset`` in units of the reward, and ``std``, the standard
-            deviation of its difference from the average group of its campaign, both NaN
-            where offsets do not act or the campaign tells nothing; ``num_results``; and
-            ``worth``, of an earlier campaign the number of this campaign's results that
-            would tell as much of the arms, else NaN.
+            whole; ``offset`` from the average group, in units of the reward, and its
+            standard deviation ``std``, both NaN where offsets do not act or the
+            campaign tells nothing; ``num_results``; and ``worth``, of an earlier
+            campaign the number of this campaign's results that would tell as much of
+            the arms, else NaN.
         """
         observations, (surrogate, posterior) = self._observations, self._present()
         labels, names = observations.history().labels, observations.labels

@@ -52,6 +52,8 @@ from botorch_bkb.models.utils.draws import as_generator
 
 # A candidate is recommended if it meets its limits with this probability.
 CONFIDENT = 0.95
+# Posterior means that differ by less than this share of a standard deviation are equal.
+NO_DIFFERENCE = 0.1
 
 
 class Recommendation(NamedTuple):
@@ -620,6 +622,7 @@ class OutcomesBandit(SavedBandit):
     def pareto_front(self, among_pulled: bool = True) -> Tensor:
         """Return the arms whose posterior means no other arm's dominate.
 
+        Means that differ by less than a tenth of their standard deviation are equal.
         Among those that meet all limits with a probability of 95 %, or else among those
         of the largest probability. Retired arms do not count, unless all are retired.
 
@@ -636,9 +639,12 @@ class OutcomesBandit(SavedBandit):
         choice = self._checked_choice()
         rows, _ = self._recommendable(choice, among_pulled)
         utilities = choice.utilities(rows)
-        is_front = is_non_dominated(utilities, deduplicate=True)
-        rows, first = rows[is_front], utilities[is_front, 0]
-        return rows[first.sort(descending=True, stable=True).indices]
+        order = utilities[:, 0].sort(descending=True, stable=True).indices
+        rows, utilities = rows[order], utilities[order]
+        stds = [model.moments(rows)[1].median() for model, _ in choice.objectives]
+        steps = NO_DIFFERENCE * torch.stack(stds).clamp_min(1e-12)
+        is_front = is_non_dominated((utilities / steps).round(), deduplicate=True)
+        return rows[is_front]
 
     def _recommendable(
         self, choice: OutcomeChoice, among_pulled: bool

@@ -318,8 +318,9 @@ class GPThompsonSampling(_SparseBandit):
 
     Algorithm 1 of [basu2017]_ on the weights of the sparse posterior, at ``O(A m)`` a
     draw. The draws of one batch come from the posterior at its start, as the paper's
-    thirty per round do; pending pulls of earlier batches lower the variance of the
-    draws. Before the first reward all pulls are uniform, the paper's ``F_0``.
+    thirty per round do; the draws of later batches are given pending pulls, whose arms
+    are inducing ones. Before the first reward all pulls are uniform, the paper's
+    ``F_0``.
 
     As printed, the algorithm learns kernel and noise, and estimates them in every round
     (section 2.3): ``GPThompsonSampling(arms)``. Over a box it is
@@ -473,10 +474,11 @@ def _given(
 def _check_given(name: str, *values: Any) -> None:
     if any(value is None for value in values):
         names = ("`covar_module`", "`noise_variance`", "`forgetting_rate`")
+        rate = ', forgetting_rate="learn"' if len(values) == len(names) else ""
         raise InputDataError(
             f"Expected {', '.join(names[: len(values)])}, since {name} is the "
-            "algorithm of a paper and does not learn them. Use `GPBandit(arms)` to "
-            "learn them."
+            "algorithm of a paper and does not learn them. Use "
+            f"`GPBandit(arms{rate})` to learn them."
         )
 
 

@@ -423,13 +423,21 @@ class PosteriorSurrogate(ArmSurrogate):
         if self.block_size is None:
             return -math.inf
         block = self.state.block
-        return 1.0 + block * self.block_size if block else 0.0
+        return self._start(block, self.block_size) if block else 0.0
 
     def _block(self, time: float) -> int:
         """Return the block of a decision."""
         if self.block_size is None:
             return 0
-        return math.floor((time - 1) / self.block_size)
+        block = math.floor((time - 1) / self.block_size)
+        # Rounding may put the start of the next block at the time, or its own behind.
+        block += self._start(block + 1, self.block_size) <= time
+        return block - (self._start(block, self.block_size) > time)
+
+    @staticmethod
+    def _start(block: int, size: float) -> float:
+        """Return the time at which a block starts."""
+        return 1.0 + block * size
 
     @override
     def update(

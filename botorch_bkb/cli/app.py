@@ -69,8 +69,10 @@ def page() -> None:
     more, columns = list[str](), list[str]()
     try:
         more = shlex.split(st.session_state.get("more", ""))
+        # Names such as 001 are no numbers.
+        ids = [f"--id={name}" for name in st.session_state.get("id", [])]
         read = st.cache_data(scope="session", show_spinner="Reading the tables")(_read)
-        tables = read(files, more)
+        tables = read(files, [*ids, *more])
         for tab, table in zip(st.tabs([*map(plain, files)]), tables, strict=True):
             tab.dataframe(table.head(1_000), height=250)
             tab.caption(f"{len(table):,} rows")

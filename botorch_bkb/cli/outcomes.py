@@ -233,7 +233,7 @@ def recommended(
         lines = ["Best measured so far:"]
     shown = table[:NUM_FRONT_SHOWN]
     ids = campaign.ids[shown.index.to_numpy()]
-    for own, cells in zip(ids, outcome_cells(args, shown), strict=True):
+    for own, cells in zip(ids, outcome_cells(args, shown)[1], strict=True):
         pairs = zip(args.roles, cells[::2], cells[1::2], strict=False)
         said = [f"{name} {mean} ({ends})" for name, mean, ends in pairs]
         if args.limit:

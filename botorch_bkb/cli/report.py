@@ -185,10 +185,9 @@ def report_page(
     content: dict[str, Any] = {"parts": list(map(_pictures, parts)), "best": None}
     if args.roles:
         content["fronts"] = _fronts(bandit, campaign, batch, parts)
-        picks["cells"] = pd.Series(outcome_cells(args, batch), picks.index)
-        for name in args.roles:
-            titles += [name, "95 % interval"]
-        titles += ["limits hold"] if args.limit else []
+        shown, cells = outcome_cells(args, batch)
+        titles += shown
+        picks["cells"] = pd.Series(cells, picks.index)
     if is_fitted:
         content["outcomes"], content["hits"] = best_hits(bandit, campaign)
     own = parts[0].own.dropna(subset="rewards")
@@ -222,17 +221,27 @@ def report_page(
     )
 
 
-def outcome_cells(args: SuggestOptions, table: pd.DataFrame) -> list[tuple[str, ...]]:
-    """Return the mean and interval of each outcome, and the limits' probability."""
-    cells = []
+def outcome_cells(
+    args: SuggestOptions, table: pd.DataFrame
+) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Return mean and interval of each outcome, and the limits' probability.
+
+    The titles first, then a tuple for each row. Outcomes without results are left out.
+    """
+    cells, titles = list[list[str]](), list[str]()
     for name in args.roles:
-        parts = (table[f"{name}_{kind}"] for kind in ("mean", "low", "high"))
         std = table[f"{name}_std"]
+        if std.isna().all():
+            continue
+        parts = (table[f"{name}_{kind}"] for kind in ("mean", "low", "high"))
         mean, low, high = (list(map(in_digits_of, part, std)) for part in parts)
         cells += [mean, [*map("{} to {}".format, low, high)]]
-    if args.limit:
+        titles += [name, "95 % interval"]
+    if args.limit and table["probability_feasible"].notna().any():
         cells.append([f"{100 * each:.0f} %" for each in table["probability_feasible"]])
-    return list(zip(*cells, strict=True))
+        titles.append("limits hold")
+    rows = zip(*cells, strict=True) if cells else [()] * len(table)
+    return titles, list(rows)
 
 
 def _assumed(campaign: Candidates, parts: Sequence[Part]) -> dict[str, Any]:

@@ -84,6 +84,7 @@ def read_results(
     found = find_column(results.columns, results_id)
     samples = _samples(results, found, args)
     used = [found, f"{samples.name}", args.round, args.group, args.noise_column]
+    used += ["round"] * bool(args.report)  # which has the rounds of this column
     if {*args.columns_of_next} <= {*results}:  # a batch that was filled in
         used += args.columns_of_next
     _note_unused_columns(

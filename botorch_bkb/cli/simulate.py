@@ -254,8 +254,10 @@ def report(
     figure = blank_figure(11.0, 4.2)
     left, right = figure.subplots(1, 2)
     plot_found(left, runs)
-    plot_regret(right, runs, reward_unit=reward_unit)
-    figure.suptitle(title, fontsize="medium")
+    # Names are no formulas.
+    unit = reward_unit and reward_unit.replace("$", r"\$")
+    plot_regret(right, runs, reward_unit=unit)
+    figure.suptitle(title.replace("$", r"\$"), fontsize="medium")
     figure.savefig(output / "regret.png")
     print(f"\nWrote {output / 'rounds.csv'} and {output / 'regret.png'}")
 

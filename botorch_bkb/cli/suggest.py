@@ -270,8 +270,9 @@ def _suggest(campaign: Candidates) -> None:
         batch.insert(0, campaign.id_column, campaign.ids[picks.numpy()])
     else:
         batch = describe_batch(bandit, picks, campaign, bool(fitted))
-    outcomes = [name for name in args.outcome_columns if name not in batch]
-    empty = batch.assign(**dict.fromkeys(outcomes, np.nan))
+    to_fill = [*filter(None, (args.group, args.noise_column)), *args.outcome_columns]
+    to_fill = [name for name in to_fill if name not in batch]
+    empty = batch.assign(**dict.fromkeys(to_fill, np.nan))
     table, form = campaign.next_table(empty, picks)
     write_table(table, args.output, form)
     for part, model in zip(parts, models, strict=True):

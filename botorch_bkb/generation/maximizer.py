@@ -138,7 +138,8 @@ class BoxMaximizerDistribution(MaximizerSample):
     @property
     def density(self) -> Tensor:
         """The estimated densities at the ``n`` maximizers, up to a constant."""
-        x = self.maximizers / self._bandwidth()
+        # Differences of large numbers would cancel.
+        x = (self.maximizers - self.maximizers.mean(dim=0)) / self._bandwidth()
         return (-0.5 * torch.cdist(x, x).square()).exp().mean(dim=-1)
 
     @property

@@ -66,7 +66,7 @@ class ArmSampler:
     r"""Draws the values of all arms, and the arms that are best in a draw.
 
     The arms of pending pulls join the inducing arms and their noise enters ``V``, so
-    that draws vary less there, around the mean of the posterior.
+    that draws are given these pulls, around the mean of the posterior.
 
     Memory: chunks of arms, and ``O(A)`` numbers for :meth:`draw_best_arms` or
     ``O(A num_draws)`` for :meth:`draw_values`, which returns them.

@@ -115,6 +115,7 @@ class TimeSeriesProblem(DriftingProblem):
                 f"{int(bad[0, 0])}, column {int(bad[0, 1])}."
             )
         arms = torch.arange(values.shape[1]).to(values).unsqueeze(-1)
+        values = values if values.is_floating_point() else values.double()
         super().__init__(arms, values[0], noise_std=0.0)
         self.values = values
 

@@ -9,7 +9,7 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from botorch.test_functions.base import BaseTestProblem
 from torch import Tensor
 
-from botorch_bkb.checks import check_not_negative
+from botorch_bkb.checks import check_not_negative, check_size
 from botorch_bkb.models.utils.rows import BitArms, row_blocks
 
 
@@ -61,7 +61,8 @@ class FiniteArmProblem:
             )
         check_not_negative("noise_std", noise_std)
         self.arms = arms
-        self.mean_rewards = mean_rewards
+        is_whole = not mean_rewards.is_floating_point()
+        self.mean_rewards = mean_rewards.double() if is_whole else mean_rewards
         self.noise_std = noise_std
         self.maximize = maximize
 
@@ -89,6 +90,7 @@ class FiniteArmProblem:
         Returns:
             The problem, in the dtype and on the device of ``function.bounds``.
         """
+        check_size("num_arms", num_arms)
         seed = int(torch.randint(2**31, (1,), generator=generator))
         engine = torch.quasirandom.SobolEngine(function.dim, scramble=True, seed=seed)
         lower, upper = torch.as_tensor(function.bounds)

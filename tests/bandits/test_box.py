@@ -240,6 +240,17 @@ def test_predictions_and_failed_asks_change_no_later_point(kind, learned, monkey
     assert torch.equal(generator.get_state(), before)
 
 
+def test_points_in_single_precision_may_come_back_from_a_file():
+    bandit = BoxBandit(torch.tensor([[0.1, 0.1], [0.7, 0.9]]), seed=0)
+    bandit.add_observations([[0.7, 0.1]], [1.0])
+    points = bandit.ask(2)
+    as_text = [[float(str(value)) for value in row] for row in points.numpy()]
+    bandit.tell(as_text, [0.5, 0.25])
+    assert not len(bandit.pending_points)
+    mean, _ = bandit.predict([[0.7, 0.1], *as_text])
+    assert mean.dtype == torch.float32
+
+
 def test_starts_at_one_corner_are_no_trouble():
     """The best of all points again and again: their values have no spread."""
     box = torch.tensor([[0.0], [1.0]], dtype=torch.double)

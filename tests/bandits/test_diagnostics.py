@@ -5,7 +5,7 @@ import pytest
 import torch
 from botorch.exceptions.errors import InputDataError
 
-from botorch_bkb import BKB, GPUCB, TVGPUCB
+from botorch_bkb import BKB, GPUCB, RGPUCB, TVGPUCB
 from botorch_bkb.bandits import Diagnostics
 from tests.bandits import (
     ALL_BANDITS,
@@ -63,6 +63,30 @@ def test_every_bandit_has_them_and_no_pick_changes(bandit_class):
         assert found.leverage_scores.shape == found.observed_arms.shape
         for bandit in (one, other):
             bandit.tell(batch, batch / 20)
+
+
+@pytest.mark.parametrize("options", [{"forgetting_rate": 0.2}, {"block_size": 3.0}])
+def test_numbers_are_those_of_the_ask_although_the_objective_drifts(options):
+    bandit_class = TVGPUCB if "forgetting_rate" in options else RGPUCB
+    bandit = bandit_class(random_arms(20), rbf(), NOISE, seed=0, **options)
+    arms = Arms(gram_matrix(rbf(), random_arms(20)), NOISE)
+    told: list[tuple[int, int]] = []
+    for now in range(1, 8):
+        batch = bandit.ask()
+        found = bandit.diagnostics()
+        if "block_size" in options:  # results of earlier blocks do not count
+            told = [each for each in told if each[0] >= 1 + 3 * ((now - 1) // 3)]
+        decay = options.get("forgetting_rate", 0.0)
+        times, rows = np.array(told, int).reshape(-1, 2).T
+        K = arms.gram[np.ix_(rows, rows)]
+        K = K * (1 - decay) ** (np.abs(times[:, None] - times) / 2)
+        seen = found.observed_arms.numpy()
+        k = arms.gram[np.ix_(seen, rows)] * (1 - decay) ** ((now - times) / 2)
+        solved = np.linalg.solve(K + NOISE * np.eye(len(rows)), k.T)
+        expected = arms.gram[seen, seen] - (k * solved.T).sum(axis=1)
+        np.testing.assert_allclose(found.leverage_scores, expected / NOISE, rtol=1e-8)
+        bandit.tell(batch, torch.ones(len(batch)))
+        told += [(now, arm) for arm in batch.tolist()]
 
 
 def test_results_have_times_and_failed_pulls_are_no_part_of_a_batch():

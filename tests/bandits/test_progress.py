@@ -156,6 +156,24 @@ def test_of_measured_arms_alone_none_is_better(left):
     assert said.probability_held < 1 or len(said.best_arms) == 8
 
 
+@pytest.mark.parametrize("is_new", [True, False])
+def test_chances_do_not_contradict_each_other(is_new):
+    """If arms without results hold the best one, one of them is better."""
+    arms = torch.rand(60, 2, generator=seeded()).double()
+    values = arms.sum(dim=-1)
+    order = values.argsort(descending=not is_new)
+    bandit = GPBandit(arms, seed=0)
+    bandit.add_observations(order[:50], values[order[:50]])
+    said = bandit.progress()
+    new = ~torch.isin(said.best_arms, bandit.observed_arms)
+    if is_new:
+        assert new.all()
+        assert said.probability_unmeasured >= said.probability_held > 0.5
+    else:
+        assert not new.any()
+        assert said.probability_unmeasured <= 1 - said.probability_held < 0.5
+
+
 def test_the_only_arm_is_surely_the_best():
     bandit = GPBandit(torch.ones(1, 2).double(), seed=0)
     bandit.add_observations([0, 0], [1.0, 2.0])

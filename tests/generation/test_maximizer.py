@@ -14,6 +14,7 @@ from botorch_bkb.generation import (
     MaximizerDistribution,
     VarianceStoppingRule,
 )
+from tests.helpers import seeded
 
 
 ARMS = torch.linspace(0, 1, 6, dtype=torch.double).unsqueeze(-1)
@@ -50,6 +51,15 @@ def test_a_credible_set_is_the_smallest_that_holds_its_level(draws, level):
     others[chosen] = False
     assert p[chosen].min() >= p[others].max() if others.any() else True
     assert 0 <= distribution.entropy <= math.log(6) + 1e-12
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_densities_do_not_depend_on_where_the_box_is(dtype):
+    far, spread = (350.0, 0.05) if dtype == torch.float32 else (1e9, 1.0)
+    x = (far + spread * torch.randn(256, 2, generator=seeded()).double()).to(dtype)
+    near = BoxMaximizerDistribution(x.double() - far).density
+    moved = BoxMaximizerDistribution(x).density
+    torch.testing.assert_close(moved.double(), near, rtol=1e-3, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
