@@ -150,10 +150,11 @@ def test_progress_towards_a_target_within_limits(axes):
 
 def test_a_front_is_drawn_among_the_measured(axes):
     measured, front, batch = np.arange(8.0).reshape(4, 2), np.eye(2), np.ones((1, 2))
-    names = "yield", "cost"
+    names = "yield", "margin in $ per $"
     assert plotting.plot_front(axes, measured, front, batch, names) is axes
     for line, points in zip(axes.lines, (measured, front, batch), strict=True):
         np.testing.assert_array_equal(line.get_xydata(), points)
+    names = "yield", r"margin in \$ per \$"  # which is no formula
     assert (axes.get_xlabel(), axes.get_ylabel()) == names
     assert len({line.get_marker() for line in axes.lines}) == 3
 

@@ -611,7 +611,8 @@ class Fitter:
             codes = sharing.codes.cpu()
             x = torch.cat([x, codes.to(x)], dim=-1)
             prior = RESIDUAL_PRIOR if fit.units.levels else OFFSET_PRIOR
-            num_campaigns, correlation = len(sharing.campaigns), sharing.correlation
+            num_campaigns = len(sharing.campaigns)
+            correlation = sharing.correlation.to(x)
             grouped = GroupedKernel(kernel, correlation, num_campaigns, prior).double()
             kernel = grouped
             grouped.initialize(raw_weight=fit.groups.weights(sharing.campaigns))

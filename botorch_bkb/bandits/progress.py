@@ -71,7 +71,9 @@ class Progress(NamedTuple):
         probability_unmeasured: The probability that some arm without observations has
             a higher true mean than every arm with observations, by joint draws given
             the observations, ``GPBandit.maximizer_distribution``. All probabilities are
-            calibrated on the pools of ``python -m benchmarks progress``.
+            calibrated on the pools of ``python -m benchmarks progress``. This one then
+            agrees with the next two: it is at least the probability of arms that all
+            have no observations, and at most the rest if all have some.
         best_arms: The fewest arms that are the best one in 95 % of these draws, most
             likely first.
         probability_held: The probability that the best arm is one of these.

@@ -122,14 +122,22 @@ def test_several_outcomes_have_groups_and_earlier_results(monkeypatch):
     assert rewards["rewards"].tolist()[-2:] == [3.0, 2.0]
 
 
-def test_the_group_is_no_feature_and_not_part_of_the_batch():
+def test_the_group_is_no_feature_and_empty_in_the_batch():
     """Its column may also be in the table of candidates, and so may the results."""
     batch = suggest(RESULTS, *GROUPED)
     both = ARMS.assign(plate=[f"P{n % 3}" for n in range(72)])
     pd.testing.assert_frame_equal(suggest(RESULTS, *GROUPED, arms=both), batch)
     batch = suggest(RESULTS, *GROUPED, "--with-columns", arms=both)
     assert list(batch)[:5] == ["id", "heat", "solvent", "base", "repeats"]
-    assert "plate" not in batch
+    assert batch["plate"].isna().all()
+
+
+def test_a_batch_that_is_filled_in_has_the_columns_of_groups_and_noise():
+    words = ["--group=plate", "--noise-std=sd"]
+    batch = suggest(None, *words)
+    assert list(batch)[-3:] == ["plate", "sd", "reward"]
+    again = suggest(batch.assign(reward=range(4), plate="P1"), *words)
+    assert not set(again["id"]) & set(batch["id"])
 
 
 @pytest.mark.parametrize("has_ids", [True, False])

@@ -191,8 +191,10 @@ def test_too_few_results_of_an_outcome(capsys):
     hidden = ["impurity_mean", "impurity_low", "probability_feasible"]
     assert batch[hidden].isna().all(axis=None)
     assert "no model of impurity yet: it needs 4 results" in capsys.readouterr().out
+    assert "nan" not in Path("r.html").read_text().lower()
     batch = run(*LIMITED, "--report=r.html", results=RESULTS[:0])
     assert batch["yield_mean"].isna().all()
+    assert "nan" not in Path("r.html").read_text().lower()
 
 
 def test_a_campaign_of_combinations(capsys):

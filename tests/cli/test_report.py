@@ -245,6 +245,16 @@ def test_rounds_are_files_or_the_column_round():
     assert found == [("1", [2, 3, 4]), ("2", [0, 5])]
 
 
+def test_a_column_round_is_used_by_a_report(folder, capsys):
+    measure(folder)
+    results = pd.read_csv(folder / "results.csv").assign(round=1)
+    results.to_csv(folder / "results.csv", index=False)
+    assert suggest() == 0
+    assert "that are not used: round." in capsys.readouterr().out
+    write_report(folder)
+    assert "not used" not in capsys.readouterr().out
+
+
 def test_results_without_a_round_are_refused(folder, capsys):
     with pytest.raises(InputDataError, match=r"has no round in row 2 .*'gap'"):
         rounds_of([0.0, 1.0], "gap", ["a", None])

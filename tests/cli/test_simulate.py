@@ -168,6 +168,13 @@ def test_errors_are_one_line(table, capsys, change, words, message):
     assert error.count("\n") == 1
 
 
+def test_names_are_no_formulas(table):
+    table.rename(columns={"gain": "a_$_per_$_b"}).to_csv("table.csv", index=False)
+    words = ["--reward=a_$_per_$_b", "--horizon=4", "--output=out", "--quiet"]
+    assert main(["simulate", "table.csv", *words]) == 0
+    assert Path("out/regret.png").stat().st_size > 10_000
+
+
 def test_ids_are_no_feature_and_name_the_best_arm(table, capsys):
     ids = [f"{number:04d}" for number in range(len(table))]
     table.assign(well=ids).to_csv("table.csv", index=False)
