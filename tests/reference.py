@@ -137,7 +137,8 @@ class GroupedGP:
         rho: That of a campaign's discrepancy, in prior ones, by campaign.
         S: Inducing arms, whose z^T z takes the place of k; None for the exact process.
         wide: The standard deviation of the level of a campaign, and of a control.
-        kept: The results that count; offsets of groups average to zero over all.
+        kept: The results that count; offsets of groups average to zero over all of
+            arms.
     """
 
     def __init__(
@@ -153,6 +154,7 @@ class GroupedGP:
         # Whether two results share a group, a campaign, a control; and the variances.
         shared = [same & (own[:, None] == own) & (own >= 0) for own in labels.T[1:]]
         both = np.outer(group >= 0, group >= 0) & same
+        both = both & (arm >= 0)  # controls do not count
         center = np.eye(len(y)) - both / both.sum(axis=1, keepdims=True).clip(1)
         shared[0] = center @ shared[0] @ center.T
         self.effects = list(zip(shared, (tau**2, wide**2, wide**2), strict=True))

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from botorch_bkb.arms import ProductArms, StoredArms, TableArms
 from botorch_bkb.arms.units import feature_units
-from botorch_bkb.bandits.groups import CAMPAIGN, GroupFit, NO_GROUPS, Sharing
+from botorch_bkb.bandits.groups import CAMPAIGN, GROUP, GroupFit, NO_GROUPS, Sharing
 from botorch_bkb.bandits.observations import NO_ARM, Results
 from botorch_bkb.bandits.warping import LogWarp, LogWarpOutcome
 from botorch_bkb.checks import (
@@ -727,9 +727,10 @@ def _mean_and_std(results: Results) -> tuple[float, float]:
     """Return mean and standard deviation of the rewards of ``n`` results.
 
     The mean is that of the present campaign, and each campaign deviates from its own
-    mean. Controls do not count.
+    mean. Controls do not count. Of groups it is the plain average, as is that of their
+    offsets.
     """
-    if (results.labels[:, 1:] < 0).all():
+    if (results.labels < 0).all():
         return _weighted_mean_and_std(results.rewards, results.noise)
     results = results.rows(results.indices != NO_ARM)
     rewards, centered = results.rewards, results.rewards.clone()
@@ -737,6 +738,8 @@ def _mean_and_std(results: Results) -> tuple[float, float]:
     for campaign in results.labels[:, 1].unique():
         own = results.labels[:, 1] == campaign
         mean, _ = _weighted_mean_and_std(rewards[own], results.noise[own])
+        if (results.labels[own, GROUP] >= 0).any():
+            mean = rewards[own].mean().item()
         centered[own] -= mean
         average = mean if campaign < 0 else average
     return average, _weighted_mean_and_std(centered, results.noise)[1]

@@ -414,16 +414,17 @@ class GPBandit(FiniteArmBandit):
         offsets ``b_g`` that average to zero over the results. Predictions are of ``f``,
         the average group. An earlier campaign also has an offset as a whole and noise
         of its own, and differs from this one by ``d(x) ~ GP(0, rho^2 k)``. All are
-        learned. Offsets act once two groups of a campaign have two results each.
+        learned. Offsets act once two groups of a campaign have two results each. Then
+        results without a group are one more group.
 
         Returns:
             For ``pandas.DataFrame``, a row for each group, and one for each earlier
             campaign as a whole: ``campaign``, "" for this one; ``group``, "" for the
-            whole; ``offset`` from the average group, in units of the reward, and its
-            standard deviation ``std``, both NaN where offsets do not act or the
-            campaign tells nothing; ``num_results``; and ``worth``, of an earlier
-            campaign the number of this campaign's results that would tell as much of
-            the arms, else NaN.
+            whole, and in this one for results without a group; ``offset`` from the
+            average group, in units of the reward, and its standard deviation ``std``,
+            both NaN where offsets do not act or the campaign tells nothing;
+            ``num_results``; and ``worth``, of an earlier campaign the number of this
+            campaign's results that would tell as much of the arms, else NaN.
         """
         observations, (surrogate, posterior) = self._observations, self._present()
         labels, names = observations.history().labels, observations.labels

@@ -38,6 +38,8 @@ MIN_GROUPS = MIN_RESULTS = 2
 NOTHING = 1e3
 # The columns of labels.
 GROUP, CAMPAIGN, CONTROL = range(3)
+# In place of the number of a group: of results without one, and of a whole campaign.
+NO_GROUP, WHOLE = -1, -2
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,7 @@ class Sharing:
     Attributes:
         codes: Numbers of group, campaign and control, -1 for none, ``n x 3``. Groups
             of different campaigns have different numbers, and so have their controls.
+            Where offsets act, results without a group are a group of their own.
             Campaigns are counted from 0, the present one is -1.
         campaigns: The earlier campaigns, by their numbers among the labels.
     """
@@ -121,6 +124,8 @@ class Sharing:
             rows = campaign == own
             if len(codes[rows & is_large, 0].unique()) < MIN_GROUPS:
                 codes[rows, 0] = -1
+            else:
+                codes[rows & (codes[:, 0] < 0), 0] = codes[:, 0].max() + 1
         has_group = codes[:, GROUP] >= 0
         codes[has_group, GROUP] = codes[has_group, GROUP].unique(return_inverse=True)[1]
         earlier = campaign[campaign >= 0].unique()
@@ -146,13 +151,14 @@ class Sharing:
     def center(self) -> Tensor:
         """The ``G x G`` matrix that centers the offsets of each campaign's groups.
 
-        It takes from them their average over the results that have one.
+        It takes from them their average over the results of arms, as rewards are
+        centered.
         """
         effects, kinds = self.columns()
         campaigns = self.codes[effects.int().argmax(dim=0), CAMPAIGN]
         same = (campaigns.unsqueeze(-1) == campaigns) & (kinds == GROUP)
         same &= (kinds == GROUP).unsqueeze(-1)
-        counts = same * effects.sum(dim=0).double()
+        counts = same * effects[self.codes[:, CONTROL] < 0].sum(dim=0).double()
         share = counts / counts.sum(dim=-1, keepdim=True).clamp_min(1.0)
         return torch.eye(len(kinds)).to(share) - share
 
@@ -173,14 +179,14 @@ class Sharing:
     ) -> dict[tuple[int, int], float]:
         """Return the offsets of campaigns and groups, by their numbers in the labels.
 
-        A campaign as a whole has the group -1. ``solved`` are the rewards of the ``n``
-        results, times the inverse of their covariance matrix.
+        A campaign as a whole has the group ``WHOLE``. ``solved`` are the rewards of the
+        ``n`` results, times the inverse of their covariance matrix.
         """
         effects, kinds = self.columns()
         root = self.offset_root(fit)
         offsets = root @ (root.mT @ (effects.double().mT @ solved))
         names = labels[effects.int().argmax(dim=0)][:, [CAMPAIGN, GROUP]]
-        names[kinds == CAMPAIGN, 1] = -1
+        names[kinds == CAMPAIGN, 1] = WHOLE
         pairs = zip(map(tuple, names.tolist()), offsets.tolist(), strict=True)
         return dict(compress(pairs, kinds != CONTROL))
 
@@ -266,9 +272,10 @@ def describe_groups(
     """Return the columns of :meth:`botorch_bkb.bandits.GPBandit.groups`."""
     rows: dict[tuple[int, int], list[int]] = {}
     for place, (group, campaign, _) in enumerate(labels.tolist()):
-        for own in dict.fromkeys([(campaign, -1), (campaign, group)]):
-            rows.setdefault(own, []).append(place)
-    rows.pop((-1, -1), None)  # this campaign as a whole
+        if campaign >= 0:
+            rows.setdefault((campaign, WHOLE), []).append(place)
+        if campaign < 0 or group != NO_GROUP:
+            rows.setdefault((campaign, group), []).append(place)
     keys = ("campaign", "group", "offset", "std", "num_results", "worth")
     found: dict[str, list[Any]] = {key: [] for key in keys}
     sharing, grouped = Sharing.of(labels), None
@@ -280,7 +287,7 @@ def describe_groups(
         variance = covariance.diagonal().clamp_min(0.0)
         moments = units.std * torch.stack([mean, variance.sqrt()], dim=-1)
     for (campaign, group), places in rows.items():
-        found_of, results, kind = [], math.nan, GROUP if group >= 0 else CAMPAIGN
+        found_of, results, kind = [], math.nan, CAMPAIGN if group == WHOLE else GROUP
         if sharing is not None and grouped is not None:
             has = effects[places[0]] & (kinds == kind)
             number = sharing.codes[places[0], CAMPAIGN] + 1
@@ -289,6 +296,8 @@ def describe_groups(
                 found_of[0] += units.levels.get((campaign, group), 0.0)
             if kind == CAMPAIGN:
                 results = worth[number - 1]
+        if group == NO_GROUP and not found_of:
+            continue
         label = (names[at] if at >= 0 else "" for at in (campaign, group))
         values = (*label, *(found_of or [math.nan] * 2), len(places), results)
         for key, value in zip(keys, values, strict=True):

@@ -14,7 +14,7 @@ from botorch.exceptions.errors import InputDataError
 from torch import Tensor
 
 from botorch_bkb.arms import PullCounts
-from botorch_bkb.bandits.groups import CAMPAIGN
+from botorch_bkb.bandits.groups import CAMPAIGN, WHOLE
 from botorch_bkb.checks import (
     as_tensor,
     check_count,
@@ -101,7 +101,7 @@ class Results(NamedTuple):
             return self
         rewards, (groups, campaigns, _) = self.rewards.clone(), self.labels.mT
         for (campaign, group), level in levels.items():
-            is_in = (campaigns == campaign) & ((groups == group) | (group < 0))
+            is_in = (campaigns == campaign) & ((groups == group) | (group == WHOLE))
             rewards -= level * is_in
         return self._replace(rewards=rewards)
 

@@ -267,10 +267,11 @@ def _hold_out(
         told = pd.concat([own, others])
         *predicted, rewards = _predict_by_folds(bandit, told, place)
     else:
-        rewards = _without_offsets(bandit, rewards, own["group"])
+        offsets, unknown = _offsets(bandit, own["group"])
+        rewards = rewards - offsets
     values, noise = warped(bandit, rewards, known)
     if not is_refitted:
-        predicted = [*_predict_by_loo(bandit, measured, place, noise)]
+        predicted = [*_predict_by_loo(bandit, measured, place, noise + unknown)]
     weights = _weights(bandit, noise)
     precisions = sum_replicates(1 / noise, place, len(measured))
     means = sum_replicates(values / noise, place, len(measured)) / precisions
@@ -303,11 +304,15 @@ def _weights(bandit: GPBandit, noise: Tensor) -> Tensor:
     return 1 / (1 + noise / std**2)
 
 
-def _without_offsets(bandit: GPBandit, rewards: Tensor, group: Any) -> Tensor:
-    """Return rewards as in the average group, without the offsets a bandit knows."""
+def _offsets(bandit: GPBandit, group: Any) -> Tensor:
+    """Return the offsets of ``n`` groups and their variances, ``2 x n``."""
     table = pd.DataFrame(bandit.groups())
-    known = table[table["campaign"] == ""].set_index("group")["offset"].fillna(0.0)
-    return rewards - torch.tensor(known.reindex(group, fill_value=0.0).to_numpy())
+    table = table[table["campaign"] == ""].set_index("group")[["offset", "std"]]
+    fit = bandit._present()[0].fit
+    # Of groups that the bandit has not seen.
+    prior = fit.groups.offset_std * fit.reward_std if table["std"].any() else 0.0
+    found = table.fillna(0.0).reindex(group).fillna({"offset": 0.0, "std": prior})
+    return torch.tensor(found.to_numpy().T ** [[1], [2]])
 
 
 def _predict_by_folds(bandit: GPBandit, told: pd.DataFrame, place: Tensor) -> Tensor:
@@ -345,9 +350,9 @@ def _predict_by_folds(bandit: GPBandit, told: pd.DataFrame, place: Tensor) -> Te
             part.ask(1)  # fits
         out = told[fold == number]
         indices, rewards, noise = _tensors(out)
-        ends = part._interval(indices, warped(part, rewards, noise)[1])
-        own = _without_offsets(part, rewards, out["group"])
-        found = torch.stack([part.predict(indices)[0], *ends, own])
+        offsets, unknown = _offsets(part, out["group"])
+        ends = part._interval(indices, warped(part, rewards, noise)[1] + unknown)
+        found = torch.stack([part.predict(indices)[0], *ends, rewards - offsets])
         predicted[:, fold_of[place] == number] = found
     return predicted
 

@@ -185,6 +185,7 @@ def describe_groups(bandit: Any, args: SuggestOptions) -> list[str]:
     is_own, lines = table["campaign"] == "", list[str]()
     if args.group is not None:
         own, of = table[is_own].set_index("group"), f"roups of column {args.group!r}"
+        own = own.rename({"": "without a group"})
         offsets = own["offset"]
         if offsets.isna().all():
             lines.append(

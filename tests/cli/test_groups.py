@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
-from botorch_bkb import OutcomesBandit
+from botorch_bkb import GPBandit, OutcomesBandit
 from botorch_bkb.__main__ import main
 from botorch_bkb.cli import diagnosis
 from botorch_bkb.cli import suggest as command
@@ -334,7 +335,7 @@ def test_groups_that_differ_are_described(capsys):
     page = assert_self_contained(Path("r.html"), num_images=2)
     for line in found[0].splitlines():
         assert line in page.text
-    rows = page.text.partition("of a typical group")[2].partition("The batch")[0]
+    rows = page.text.partition("of the average group")[2].partition("The batch")[0]
     assert re.findall("P[1-9]|old: P2", rows) == ["P1", "P2", "P3"]
 
 
@@ -410,3 +411,18 @@ def test_whole_numbers_name_the_same_plate_and_1_10_is_not_1_1():
     cells = ["01", "2.0", 2.0, "1.10", "1.1", "3A", np.nan]
     found = labels(pd.DataFrame({"plate": cells}), "plate")
     assert found.tolist() == ["1", "2", "2", "1.10", "1.1", "3A", ""]
+
+
+def test_an_interval_contains_what_is_not_known_of_an_offset():
+    rows = OF_ARMS.merge(ARMS, on="id")
+    arms = torch.tensor(rows[["heat", "base"]].to_numpy(dtype="float64"))
+    bandit = GPBandit(arms, seed=0)
+    bandit.add_observations(range(len(rows)), rows["reward"], group=rows["plate"])
+    table = pd.DataFrame(bandit.groups()).set_index("group")
+    fit = bandit._present()[0].fit
+    prior = fit.groups.offset_std * fit.reward_std
+    offsets, variances = diagnosis._offsets(bandit, ["P2", "another", "P1"])
+    assert offsets.tolist() == [table.offset["P2"], 0.0, table.offset["P1"]]
+    expected = [table["std"]["P2"], prior, table["std"]["P1"]]
+    assert variances.sqrt().tolist() == pytest.approx(expected)
+    assert prior > 2 * table["std"].max()
