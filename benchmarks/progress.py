@@ -53,9 +53,9 @@ from botorch_bkb.bandits.progress import ARMS, MEASURED, NUM_DRAWS, Platt, SHARE
 FILE = "progress.csv.gz"
 NUM_FIRST, BATCH_SIZE, NUM_BATCHES, NOISE = 10, 5, 10, 0.05
 SMALL_SIZES = 50, 200
-# The features that do not help a statement in cross-validation: of the numbers of
-# measured candidates, 2, and of candidates, 3.
-UNUSED = {"better": [], "best": [2, 3], "held": [2]}
+# The features that do not help a statement in cross-validation: the odds of draws, 1,
+# the numbers of measured candidates, 2, and of candidates, 3, and groups, 4.
+UNUSED = {"better": [4], "best": [2, 3], "held": [1, 2]}
 OFFSETS = 0.0, 0.5  # their standard deviation, in that of the rewards
 
 

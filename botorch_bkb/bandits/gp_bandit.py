@@ -381,11 +381,12 @@ class GPBandit(FiniteArmBandit):
             unmeasured = BETTER(is_new.double().mean().item(), *case)
         share = (best.indices == held[0]).double().mean().item()
         most_likely = calibrated_best(share, self._has_groups)
-        held_probability = HELD(share, *case) if table.has_others(held) else 1.0
         most_likely = most_likely if table.has_others(held[:1]) else 1.0
+        among = HELD(share, *case) if table.has_others(held) else 1.0
+        among = max(among, most_likely)
         # If arms without measurement hold the best one, one of them is better.
         new = ~torch.isin(table.first_equal(held), own)
-        for probability, some in (held_probability, new), (most_likely, new[:1]):
+        for probability, some in (among, new), (most_likely, new[:1]):
             if some.all():
                 unmeasured = max(unmeasured, probability)
             elif not some.any():
@@ -396,7 +397,7 @@ class GPBandit(FiniteArmBandit):
             min(rise * units.std, units.bounds[1] - best_mean),
             unmeasured,
             held,
-            held_probability,
+            among,
             most_likely,
         )
 
