@@ -134,16 +134,22 @@ class ProductTable:
         mask = self.competing()
         return mask.num_open > int(mask.allows(measured).sum())
 
-    def competing(self, pulled: Tensor | None = None) -> ProductMask:
+    def competing(
+        self, pulled: Tensor | None = None, also: Tensor | None = None
+    ) -> ProductMask:
         """Return which products may be the best: not retired, unless all are.
 
         Args:
             pulled: Products to which that is limited, unless all are retired. They were
                 measured, so forbidden ones count, too.
+            also: Products that count although they may be forbidden.
         """
-        mask = ProductMask(self.rows, self.retired)
+        if also is not None:
+            also = also[~self.rows.is_allowed(also)]
+            also = also if len(also) else None
+        mask = ProductMask(self.rows, self.retired, also=also)
         if mask.num_open == 0:
-            mask = ProductMask(self.rows, self.retired[:0])
+            mask = ProductMask(self.rows, self.retired[:0], also=also)
         among = replace(mask, among=pulled)
         return mask if pulled is None or not among.allows(pulled).any() else among
 
@@ -183,17 +189,19 @@ class ProductMask:
         rows: The product space.
         closed: Products that may not, ascending.
         among: The only products that may, forbidden ones too; None for all allowed.
+        also: Forbidden products that may; None for none.
     """
 
     rows: ProductArms
     closed: Tensor
     among: Tensor | None = None
+    also: Tensor | None = None
 
     def is_part_of(self, other: ProductMask) -> bool:
         """Whether every product that is available here is available there."""
-        if other.among is not None or not other.rows.fixed.items() <= (
-            self.rows.fixed.items()
-        ):
+        if other.among is not None or self.also is not other.also:
+            return False
+        if not other.rows.fixed.items() <= self.rows.fixed.items():
             return False
         return bool(torch.isin(other.closed, self.closed).all())
 
@@ -201,6 +209,8 @@ class ProductMask:
         """Return whether each of some products may be chosen."""
         if self.among is None:
             is_in = self.rows.is_allowed(indices)
+            if self.also is not None:
+                is_in |= torch.isin(indices, self.also)
         else:
             is_in = torch.isin(indices, self.among)
         return is_in & ~torch.isin(indices, self.closed)

@@ -317,11 +317,14 @@ class ArmTable:
         left = self.first_equal(self.competing().nonzero().squeeze(-1))
         return not torch.isin(left, self.first_equal(measured)).all()
 
-    def competing(self, pulled: Tensor | None = None) -> Tensor:
+    def competing(
+        self, pulled: Tensor | None = None, also: Tensor | None = None
+    ) -> Tensor:
         """Return which arms may be the best: each row once, not retired unless all are.
 
         Args:
             pulled: Arms to which that is limited, unless none of them competes.
+            also: Of products. No row of a table is forbidden.
         """
         allowed = ~self.is_retired | self.is_retired.all()
         if pulled is not None:

@@ -592,8 +592,9 @@ class FiniteArmBandit(Bandit):
             among_pulled: Whether only arms with observations count, if there are some.
         """
         among_pulled = check_truth("among_pulled", among_pulled)
-        pulled = self._observations.totals().arms if among_pulled else None
-        return self._present()[1].best_mean(self._table.competing(pulled))
+        measured = self._observations.totals().arms
+        competing = self._table.competing(measured if among_pulled else None, measured)
+        return self._present()[1].best_mean(competing)
 
     @locked
     def maximizer_distribution(
@@ -612,7 +613,7 @@ class FiniteArmBandit(Bandit):
         """
         check_size("num_draws", num_draws)
         generator = as_generator(generator)
-        competing = self._table.competing()
+        competing = self._table.competing(also=self._observations.totals().arms)
         if self.num_pulls == 0:
             best = self._table.draw_competing(num_draws, generator)
         else:

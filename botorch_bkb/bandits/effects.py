@@ -75,7 +75,9 @@ def main_effects(
     drawn = torch.arange(min(len(arms), NUM_DESCRIBED), device=arms.device)
     drawn = drawn * scattered_step(len(arms)) % len(arms)
     rows, variance = as_dense(arms[drawn]), posterior.means(drawn).var(correction=0)
-    found = MainEffects({}, {}, _confounded(rows, labels))
+    # The components of a product space are crossed.
+    is_product = isinstance(arms, ProductArms)
+    found = MainEffects({}, {}, [] if is_product else _confounded(rows, labels))
     for column, (name, words) in enumerate(labels.items()):
         codes, weights = _codes(rows[:, column], words)
         answers = []

@@ -297,7 +297,8 @@ class GPBandit(FiniteArmBandit):
         else:
             check_size("top", top)
             among = None if indices is None else self._rows(indices)
-            found = moments.largest_bounds(0.0, top, self._table.competing(among))
+            allowed = self._table.competing(among, self.observed_arms)
+            found = moments.largest_bounds(0.0, top, allowed)
             rows = found.arms[found.values > -torch.inf]
         mean, variance = self.predict(rows)
         low, high = self._interval(rows)
@@ -371,7 +372,8 @@ class GPBandit(FiniteArmBandit):
             given = posterior.moments.given(others)
         generator = seeded_generator(surrogate.seed, PROGRESS, self.num_pulls)
         table, measured = self._table, self.observed_arms
-        (rise,) = expected_rises(given, [batch], table.competing(), generator)
+        allowed = table.competing(also=measured)
+        (rise,) = expected_rises(given, [batch], allowed, generator)
         best = self.maximizer_distribution(NUM_DRAWS, generator)
         own = table.first_equal(measured)
         is_new = ~torch.isin(table.first_equal(best.indices), own)
@@ -626,7 +628,7 @@ class GPBandit(FiniteArmBandit):
             for plate in plates
         ]
         numbers = seeded_generator(posterior.surrogate.seed, PROGRESS, self.num_pulls)
-        allowed = self._table.competing()
+        allowed = self._table.competing(also=self._observations.totals().arms)
         rises = expected_rises(posterior.given, batches, allowed, numbers)
         return batches[rises.index(max(rises))]
 

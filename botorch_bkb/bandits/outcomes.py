@@ -654,7 +654,7 @@ class OutcomesBandit(SavedBandit):
         if check_truth("among_pulled", among_pulled) and len(measured):
             pulled = measured
         table = self._first._table
-        competing = table.competing(pulled)
+        competing = table.competing(pulled, measured)
         if isinstance(competing, Tensor):
             rows = competing.nonzero().squeeze(-1)
         else:  # products

@@ -484,7 +484,7 @@ def differing(
     A result without a setting does not differ.
     """
     told, numbers, widths = _as_numbers(results, own, columns)
-    is_same = np.abs(numbers - told) <= _bounds(told, widths)
+    is_same = np.abs(numbers - told) <= setting_bounds(told, widths)
     return ~is_same & results[list(columns)].notna().to_numpy("bool")
 
 
@@ -499,7 +499,7 @@ def match_settings(
     scale = np.where(widths > 0, widths, 1.0)
     places = np.full(len(told), -1)
     for row, (setting, bounds) in enumerate(
-        zip(told, _bounds(told, widths), strict=True)
+        zip(told, setting_bounds(told, widths), strict=True)
     ):
         near = np.arange(len(own))
         for n, bound in enumerate(bounds):
@@ -510,7 +510,7 @@ def match_settings(
     return places
 
 
-def _bounds(told: Numbers, widths: Numbers) -> Numbers:
+def setting_bounds(told: Numbers, widths: Numbers) -> Numbers:
     """Return by how much each setting may differ from the same setting."""
     return TOLERANCE * np.minimum(np.abs(told), widths) + ROUNDING * widths
 

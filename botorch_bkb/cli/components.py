@@ -22,11 +22,11 @@ from typing_extensions import override
 from botorch_bkb.arms import BitArms, ProductArms
 from botorch_bkb.bandits import GPBandit
 from botorch_bkb.cli.arguments import DEFAULT_ID, SuggestOptions
-from botorch_bkb.cli.campaign import match_ids
+from botorch_bkb.cli.campaign import match_ids, setting_bounds
 from botorch_bkb.cli.candidates import Candidates
 from botorch_bkb.cli.features import Features, find_slip, LOOKS_NUMERIC, note_forgotten
 from botorch_bkb.cli.molecules import distinguished, read_smiles
-from botorch_bkb.cli.results import NUMBER, read_results, sort_results
+from botorch_bkb.cli.results import read_results, sort_results
 from botorch_bkb.cli.tables import note, quoted, read_by_options, unit_trouble
 from botorch_bkb.tables.columns import (
     find_column,
@@ -34,6 +34,7 @@ from botorch_bkb.tables.columns import (
     listing,
     MAX_NUMBER,
     MISSING,
+    NUMBER,
     require_column,
     require_ids,
     row_name,
@@ -106,6 +107,8 @@ class Products(Candidates):
         results = told.results
         forms = [self.last.form, *(form for _, form in found.values())]
         known = {name: len(own) for name, own in lists.items()}
+        for name in args.smiles:
+            results[name] = _by_molecule(lists[name], results[name], args)
         for name in names:
             lists[name] = _with_results(name, lists[name], results[name], args)
         self.names = [own.index for own in lists.values()]
@@ -127,7 +130,8 @@ class Products(Candidates):
         self.failed = torch.from_numpy(failed)
         self.form = next(filter(None, forms), None)
         self.num_candidates = math.prod(known.values())
-        self.num_available = self.arms.num_allowed - len(self.failed)
+        open_failed = self.arms.is_allowed(self.failed).sum()
+        self.num_available = self.arms.num_allowed - int(open_failed)
 
     @override
     def exclude(self, bandit: GPBandit) -> None:
@@ -251,6 +255,19 @@ def _listed(name: str, values: pd.Series, args: SuggestOptions) -> pd.DataFrame:
     return own
 
 
+def _by_molecule(own: pd.DataFrame, seen: pd.Series, args: SuggestOptions) -> pd.Series:
+    """Return results' elements, by the name in the list if that is the molecule."""
+    unknown = seen[(_places(own, seen) < 0) & seen.notna()].drop_duplicates()
+    if unknown.empty:
+        return seen
+    both = pd.concat([own[SMILES], unknown.astype("str")])
+    canonical, _ = read_smiles(both, args)
+    listed = pd.Series(own.index, index=canonical[: len(own)].array)
+    listed = listed[listed.index.notna() & ~listed.index.duplicated()]
+    names = canonical[len(own) :].map(listed).set_axis(unknown.array).dropna()
+    return seen.map(lambda each: names.get(each, each))
+
+
 def _with_results(
     name: str, own: pd.DataFrame, seen: pd.Series, args: SuggestOptions
 ) -> pd.DataFrame:
@@ -289,8 +306,13 @@ def _with_results(
 def _places(own: pd.DataFrame, seen: pd.Series) -> Any:
     """Return the positions of results' elements in a list, -1 for unknown ones."""
     if is_numeric(_keys(own)):
-        numbers = pd.Index(_as_numbers(seen))
-        return pd.Index(own.index.astype("float64")).get_indexer(numbers)
+        values = pd.Index(own.index.astype("float64")).sort_values()
+        numbers = _as_numbers(seen).fillna(math.inf).to_numpy()
+        place = values.get_indexer(pd.Index(numbers), method="nearest")
+        widths = np.array(np.ptp(values) or abs(values[0]))
+        is_same = np.abs(values[place] - numbers) <= setting_bounds(numbers, widths)
+        found = own.index.astype("float64").get_indexer(values[place])
+        return np.where(is_same, found, -1)
     return match_ids(_texts(seen), _texts(own.index))
 
 

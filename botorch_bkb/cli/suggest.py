@@ -312,10 +312,9 @@ def _choose(bandit: Any, campaign: Candidates) -> Tensor:
         is_once = is_all or args.max_repeats is None
         but = "" if args.roles else " (but with --goal regret)"
         once = f"Each candidate comes once in a batch{but}, which"
-        note(
-            f"{once if is_once else f'--max-repeats {args.max_repeats}'} leaves only "
-            f"{len(picks):,} of {args.batch_size:,} measurements"
-        )
+        once = once if is_once else f"--max-repeats {args.max_repeats}"
+        once = f"--same {' '.join(args.same)}" if args.same else once
+        note(f"{once} leaves only {len(picks):,} of {args.batch_size:,} measurements")
     elif len(picks) > campaign.num_available:
         note(
             f"{len(picks):,} measurements of {campaign.num_available:,} candidates "

@@ -206,6 +206,15 @@ def test_a_product_space_has_the_effects_of_its_table(monkeypatch):
     assert table.effects["x"]["value"] == sorted(x[:12].tolist())
 
 
+def test_the_components_of_a_product_space_are_crossed():
+    acids = torch.randn(8_000, 2, generator=seeded()).double()
+    arms = ProductArms({"acid": acids, "heat": [20.0, 40.0], "salt": [*"abc"]})
+    bandit = GPBandit(arms, seed=0)
+    batch = bandit.ask(4)
+    bandit.tell(batch, arms.components(batch)[:, 1].double())
+    assert bandit.main_effects().confounded == []
+
+
 def test_confounded_columns_are_named():
     numbers = np.random.default_rng(0)
     ligand = numbers.integers(12, size=300)

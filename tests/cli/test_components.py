@@ -358,6 +358,66 @@ def test_a_table_of_one_column_and_a_list_of_smiles_are_lists(bandits):
     assert bandits[-1].arms.tables[1].bits().equal(molecules)
 
 
+def next_of(components, results, *words):
+    """Return the batch after results of a table, and write these."""
+    pd.DataFrame(results).to_csv("told.csv", index=False)
+    words = [*(f"--component={each}" for each in components), *words]
+    assert main(["suggest", *words, "--observations=told.csv", "--quiet"]) == 0
+    return pd.read_csv("next.csv")
+
+
+def test_results_may_name_a_molecule_by_smiles_and_round_a_number(capsys):
+    pd.DataFrame({"alcohol": ["CCO", "CCN", "c1ccccc1O"]}).to_csv("list.csv")
+    pd.DataFrame({"id": ["A", "B"], "smiles": ["CCO", "CCN"]}).to_csv("ids.csv")
+    told = {"alcohol": ["OCC", "CCN", "CCN"], "t": ["0.333333333", 0.5, 0.33333333]}
+    told["reward"] = [1, 2, 3]
+    numbers = "t=0.33333333333333,0.5"
+    for name in ("list.csv", "ids.csv"):
+        pd.read_csv(name, index_col=0).to_csv(name, index=False)
+        components = [f"alcohol={name}", numbers]
+        batch = next_of(components, told, "--smiles=alcohol", "--batch-size=1")
+        named = batch["alcohol"].replace({"A": "CCO", "B": "CCN"})[0]
+        # Three of four or six products are done.
+        done = ("CCO", 0.333), ("CCN", 0.5), ("CCN", 0.333)
+        assert (named, round(batch["t"][0], 3)) not in done
+    assert "only in the results" not in capsys.readouterr().out
+
+
+def test_a_forbidden_product_that_was_measured_may_still_be_the_best(capsys):
+    told = {"heat": [1, 2, 3, 1, 4, 4], "solvent": [*"aabbab"]}
+    told["reward"] = [1, 2, 3, 1, 20, 21]
+    components = "heat=1,2,3,4", "solvent=a,b"
+    rows = [next_of(components, told, "--batch-size=1", "--forbid=heat=4")]
+    rows.append(next_of(["heat=1,2,3", components[1]], told, "--batch-size=1"))
+    said = " ".join(capsys.readouterr().out.split())
+    assert all((row["heat"] < 4).all() for row in rows)
+    assert said.count("Best measured so far: 4 + b, ") == 2
+    chances = re.findall(r"still unmeasured: (\d+) %", said)
+    assert max(map(int, chances)) < 30
+    assert (
+        len(re.findall("the best candidate is one of these [12] of .: 4 [+]", said))
+        == 2
+    )
+
+
+def test_a_failed_product_that_is_forbidden_is_not_counted_twice(capsys):
+    told = {"heat": [20], "solvent": ["a"], "reward": ["failed"]}
+    words = "--forbid=heat=20,solvent=a", "--batch-size=3"
+    assert len(next_of(["heat=20,40", "solvent=a,b"], told, *words)) == 3
+    assert "measurements of" not in capsys.readouterr().out
+    words = ["--component=heat=20,40", "--component=solvent=a,b,c", "--same=heat"]
+    assert main(["suggest", *words, "--batch-size=4"]) == 0
+    assert "--same heat leaves only 3 of 4 measurements" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("first", ["-78", "20.5"])
+def test_a_number_is_no_header(first, capsys):
+    Path("t.csv").write_text(f"{first}\n40\n60\n")
+    words = ["--component=t=t.csv", "--component=solvent=a,b", "--quiet"]
+    assert main(["suggest", *words]) == 2
+    assert f"but its first row is '{first}'" in capsys.readouterr().err
+
+
 def test_a_list_without_a_header_is_refused_or_named(capsys):
     Path("t.csv").write_text("20\n60\n80\n")
     Path("solvent.csv").write_text("THF\nDMF\nwater\n")
