@@ -131,7 +131,7 @@ def box_bandit():
     generator = torch.Generator().manual_seed(0)
     bandit = BoxBandit(torch.tensor([[0.0], [1.0]]), rbf(), NOISE, generator=generator)
     bandit.add_observations([[0.2], [0.4]], [1.0, 2.0])
-    bandit._observations.ask_points(torch.tensor([[0.6], [0.8]], dtype=torch.double))
+    bandit._observations.ask_points(torch.tensor([[0.6], [0.8]]).double())
     return bandit
 
 
