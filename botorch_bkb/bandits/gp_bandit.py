@@ -297,8 +297,7 @@ class GPBandit(FiniteArmBandit):
         else:
             check_size("top", top)
             among = None if indices is None else self._rows(indices)
-            allowed = self._table.competing(among, self.observed_arms)
-            found = moments.largest_bounds(0.0, top, allowed)
+            found = moments.largest_bounds(0.0, top, self._table.competing(among))
             rows = found.arms[found.values > -torch.inf]
         mean, variance = self.predict(rows)
         low, high = self._interval(rows)
