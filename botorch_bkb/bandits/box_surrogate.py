@@ -74,7 +74,8 @@ class PointObservations(Observations):
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._checked_arms(state["points"])
+        # Not rounded: version 1.0 kept points as they were told, each with a number.
+        self._add(check_points(state["points"], self.bounds, self.bounds.dtype))
         super().load_state_dict(state)
 
 

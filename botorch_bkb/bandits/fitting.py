@@ -611,9 +611,8 @@ class Fitter:
             codes = sharing.codes.cpu()
             x = torch.cat([x, codes.to(x)], dim=-1)
             prior = RESIDUAL_PRIOR if fit.units.levels else OFFSET_PRIOR
-            num_campaigns = len(sharing.campaigns)
-            correlation = sharing.correlation.to(x)
-            grouped = GroupedKernel(kernel, correlation, num_campaigns, prior).double()
+            of_groups = sharing.scaled_covariance.to(x), len(sharing.campaigns)
+            grouped = GroupedKernel(kernel, *of_groups, prior).double()
             kernel = grouped
             grouped.initialize(raw_weight=fit.groups.weights(sharing.campaigns))
             if sharing.campaigns:

@@ -163,7 +163,7 @@ class Sharing:
         return torch.eye(len(kinds)).to(share) - share
 
     @property
-    def correlation(self) -> Tensor:
+    def scaled_covariance(self) -> Tensor:
         """The prior covariances of the offsets of groups, over tau squared."""
         center, num_groups = self.center, int(self.codes[:, GROUP].max()) + 1
         center = center[:num_groups, :num_groups]

@@ -249,6 +249,13 @@ def test_points_in_single_precision_may_come_back_from_a_file():
     assert not len(bandit.pending_points)
     mean, _ = bandit.predict([[0.7, 0.1], *as_text])
     assert mean.dtype == torch.float32
+    # Version 1.0 did not round: two of its points may be equal in single precision.
+    state = bandit.state_dict()
+    saved = state["observations"]["points"].clone()
+    saved[1] = saved[0] + torch.tensor([-1e-9, 1e-9])
+    state["observations"]["points"] = saved
+    bandit.load_state_dict(state)
+    assert torch.equal(bandit._observations.points, saved)
 
 
 def test_starts_at_one_corner_are_no_trouble():

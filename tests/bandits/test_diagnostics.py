@@ -89,6 +89,14 @@ def test_numbers_are_those_of_the_ask_although_the_objective_drifts(options):
         told += [(now, arm) for arm in batch.tolist()]
 
 
+@pytest.mark.parametrize(("size", "time"), [(0.1, 7.8), (1.1, 31.8), (3.0, 7.0)])
+def test_a_block_that_starts_at_the_time_has_its_results(size, time):
+    bandit = RGPUCB(random_arms(20), rbf(), NOISE, block_size=size, seed=0)
+    bandit.tell(bandit.ask(time=time), [1.0])
+    bandit.ask(time=time)
+    assert bandit.diagnostics().effective_dimension > 0.5
+
+
 def test_results_have_times_and_failed_pulls_are_no_part_of_a_batch():
     bandit = TVGPUCB(random_arms(8), rbf(), NOISE, forgetting_rate=0.1, seed=0)
     first = bandit.ask(time=2.5)

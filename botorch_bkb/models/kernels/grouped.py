@@ -34,7 +34,7 @@ class GroupedKernel(WeightedKernel):
 
     Args:
         base_kernel: The kernel ``k`` of the features.
-        correlation: The ``G x G`` prior covariances ``c`` of offsets, over tau^2.
+        scaled_covariance: The ``G x G`` prior covariances ``c`` of offsets, over tau^2.
         num_campaigns: The number of earlier campaigns, numbered from 0.
         offset_prior: Median and spread of the log-normal prior of tau.
     """
@@ -42,7 +42,7 @@ class GroupedKernel(WeightedKernel):
     def __init__(
         self,
         base_kernel: Kernel,
-        correlation: Tensor,
+        scaled_covariance: Tensor,
         num_campaigns: int,
         offset_prior: tuple[float, float] = OFFSET_PRIOR,
     ) -> None:
@@ -53,7 +53,9 @@ class GroupedKernel(WeightedKernel):
         super().__init__((1 + 2 * num_campaigns,), prior)
         self.base_kernel, self.num_campaigns = base_kernel, num_campaigns
         # Place -1 is the last one.
-        self.correlation = torch.nn.functional.pad(correlation, (0, 1, 0, 1))
+        self.scaled_covariance = torch.nn.functional.pad(
+            scaled_covariance, (0, 1, 0, 1)
+        )
         self.initialize(raw_weight=medians)
 
     def noise_ratios(self, campaigns: Tensor) -> Tensor:
@@ -76,6 +78,6 @@ class GroupedKernel(WeightedKernel):
         rho = self.weight[1 : 1 + self.num_campaigns]
         rho = torch.cat([rho, rho.new_zeros(1)])[x1[..., -2].long()]
         K = K * is_arm * (1 + rho.square().unsqueeze(-1) * campaign)
-        group = self.correlation[left[..., 0].long(), right[..., 0].long()]
+        group = self.scaled_covariance[left[..., 0].long(), right[..., 0].long()]
         K = K + self.weight[0].square() * group + WIDE**2 * (campaign + control)
         return K.diagonal(dim1=-2, dim2=-1) if diag else K
