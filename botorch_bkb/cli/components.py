@@ -174,12 +174,14 @@ def _read_list(
     A table of one column is a list of values.
     """
     if not os.path.isfile(text):
-        return _listed(name, _split(name, text), args), None
+        values = _split(name, text)
+        return _listed(name, values, to_numbers(values), args), None
     path = Path(text)
     marks = args.separator, args.encoding, [*args.sheet]
     cells = read_cells(path, None, *marks).frame
     column = find_column(list(map(str, cells)), args.id) or str([*cells, args.id][0])
-    file = read_by_options(path, replace(args, id=column))
+    is_list = {column, "", *args.drop} >= {*map(str, cells)}
+    file = read_by_options(path, args if is_list else replace(args, id=column))
     require_column(file.frame, column, path, "--id")
     others = [str(each) for each in file.frame if each not in (column, *args.drop)]
     if name in args.smiles and others and column.casefold() != SMILES:
@@ -195,7 +197,9 @@ def _read_list(
         if column.casefold() not in (name.casefold(), args.id, DEFAULT_ID, SMILES):
             note(f"{column!r} is the header of {path}, and no element of {name!r}")
         values = _texts(cells[column].dropna())
-        return _listed(name, values[values != ""], args), file.form
+        values = values[values != ""]
+        numbers = to_numbers(file.frame[column]).reindex(values.index)
+        return _listed(name, values, numbers, args), file.form
     require_ids(file.frame[column], path)
     ids = pd.Index(file.typed.get(column, file.frame[column]))
     table = file.frame[others].set_axis(ids)
@@ -233,13 +237,14 @@ def _texts(values: Any) -> pd.Series:
     return pd.Series(values).astype("str").str.strip(BLANKS).str.normalize("NFC")
 
 
-def _listed(name: str, values: pd.Series, args: SuggestOptions) -> pd.DataFrame:
+def _listed(
+    name: str, values: pd.Series, numbers: pd.Series, args: SuggestOptions
+) -> pd.DataFrame:
     """Return the elements of a list of values: numbers, SMILES or names."""
-    is_number = to_numbers(values).abs() <= MAX_NUMBER
     # 007 is a name.
-    is_number &= ~values.str.match(r"[+-]?0\d")
+    is_number = (numbers.abs() <= MAX_NUMBER) & ~values.str.match(r"[+-]?0\d")
     if is_number.all() and name not in args.smiles:
-        values = pd.to_numeric(values)
+        values = pd.to_numeric(numbers, downcast="integer")
     shown = listing([*map(str, values)])
     if values.empty or (values.isin(MISSING) | values.duplicated()).any():
         raise InputDataError(

@@ -358,6 +358,13 @@ def test_a_table_of_one_column_and_a_list_of_smiles_are_lists(bandits):
     assert bandits[-1].arms.tables[1].bits().equal(molecules)
 
 
+@pytest.mark.parametrize("cells", ["5%\n10 %", '"5,0"\n"10,0"', "5\n\n10"])
+def test_a_table_of_one_column_has_numbers_as_any_table(cells, bandits):
+    Path("t.csv").write_text(f"load\n{cells}\n")
+    assert set(products("load=t.csv", "acid=A,B")["load"]) == {"5", "10"}
+    assert bandits[-1].arms.tables[0].tolist() == [[5.0], [10.0]]
+
+
 def next_of(components, results, *words):
     """Return the batch after results of a table, and write these."""
     pd.DataFrame(results).to_csv("told.csv", index=False)
