@@ -469,18 +469,6 @@ def kernel_form(covar_module: Kernel) -> list[tuple[str, dict[str, float]]]:
     ]
 
 
-def fingerprint_columns(covar_module: Kernel | None, num_columns: int) -> list[int]:
-    """Return the columns of a Tanimoto kernel: counts have no units to take out."""
-    if covar_module is None:
-        return []
-    columns: set[int] = set()
-    for kernel in covar_module.modules():
-        if isinstance(kernel, TanimotoKernel):
-            active = kernel.active_dims
-            columns.update(range(num_columns) if active is None else active.tolist())
-    return sorted(columns)
-
-
 @torch.no_grad()
 def log_likelihood(model: SingleTaskGP) -> float:
     """Return the log likelihood per pull, with the priors: the objective of a fit."""
