@@ -641,8 +641,9 @@ class GPBandit(FiniteArmBandit):
         if isinstance(limits, ProductLimits):
             return limits.once(torch.cat([used.arms, chosen]))
         waiting = self._observations.pending_arms()
+        moments = cast(ArmPosterior, posterior.moments)
         equal = cast(ArmTable, self._table).duplicates
-        return best_arm_limits(posterior.moments, limits, used, waiting, size, equal)
+        return best_arm_limits(moments, limits, used, waiting, size, equal)
 
     def _new_arm_is_due(self) -> bool:
         """Whether this batch opens with an arm that was never pulled.

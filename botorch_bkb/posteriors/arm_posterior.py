@@ -243,29 +243,38 @@ class ArmPosterior(StaticPosterior):
         found = self.shards.ask(ArmShard.largest_bounds, *args)
         return Ranked.merged(found).first(size)
 
-    @override
     def largest_gain(
         self, top: Ranked, allowed: Tensor | None, without: Tensor
     ) -> float:
+        """Return the largest expected rise of the best mean; minus infinity for none.
+
+        Args:
+            top: The two largest means of all arms that compete.
+            allowed: An ``A``-dim boolean tensor; all if None.
+            without: Arms that do not count.
+        """
         args = self.result_variance, top, allowed, without
         return max(self.shards.ask(ArmShard.largest_gain, *args))
 
-    @override
     def drawn(self, draws: Draws) -> Tensor:
+        """Return the values of all arms, ``num_draws x A``."""
         return torch.cat(self.shards.ask(ArmShard.drawn, draws), dim=-1)
 
-    @override
     def best_of_draws(self, draws: Draws, allowed: Tensor | None) -> Tensor:
+        """Return each draw's arm of the largest value, the lowest index among ties."""
         found = self.shards.ask(ArmShard.best_of_draws, draws, allowed)
         # The first shard of the largest value: ties go to the lowest index.
         best = torch.stack([values for values, _ in found]).argmax(dim=0)
         arms = torch.stack([arms for _, arms in found])
         return arms.gather(0, best.unsqueeze(0)).squeeze(0)
 
-    @override
     def expected_above(
         self, levels: Tensor, allowed: Tensor | None, without: Tensor
     ) -> tuple[int, Tensor]:
+        """Return how many arms compete, and how many are expected above each level.
+
+        The arguments are those of :meth:`largest_gain`, and the ``l`` levels.
+        """
         found = self.shards.ask(ArmShard.expected_above, levels, allowed, without)
         number = sum(number for number, _ in found)
         return number, torch.cat([sums for _, sums in found]).sum(dim=0)

@@ -22,7 +22,7 @@ posterior reshaping of [chapelle2011]_, which explores less below 1.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import cast, Literal
 
 import torch
 from botorch.exceptions.errors import (
@@ -39,6 +39,7 @@ from botorch_bkb.models.utils.nystrom import (
     independent_points,
     psd_root,
 )
+from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 from botorch_bkb.posteriors.posterior import Draws, StaticPosterior
 
 
@@ -95,7 +96,7 @@ class ArmSampler:
         scale: float = 1.0,
     ) -> None:
         check_draw_covariance(covariance)
-        if covariance != "full" and not posterior.draws_all:
+        if covariance != "full" and not isinstance(posterior, ArmPosterior):
             raise UnsupportedError(
                 "Expected `covariance` to be 'full' over a product space, whose draws "
                 f"are over promising products only, but got {covariance!r}."
@@ -137,7 +138,7 @@ class ArmSampler:
                 indices = torch.arange(posterior.num_arms, device=posterior.like.device)
             return self._draw_joint(num_draws, generator, indices)
         draws = self._draws(num_draws, generator)
-        values = posterior.drawn(draws)
+        values = cast(ArmPosterior, posterior).drawn(draws)
         return values if indices is None else values[:, indices]
 
     def draw_best_arms(
@@ -165,7 +166,7 @@ class ArmSampler:
             pool = self.promising_arms(allowed)
             return pool[self._draw_joint(num_draws, generator, pool).argmax(dim=-1)]
         draws = self._draws(num_draws, generator)
-        return self.posterior.best_of_draws(draws, allowed)
+        return cast(ArmPosterior, self.posterior).best_of_draws(draws, allowed)
 
     def promising_arms(self, allowed: Tensor | None = None) -> Tensor:
         """Return the arms over which joint draws are, ascending.
@@ -193,9 +194,15 @@ class ArmSampler:
         Raises:
             BotorchTensorDimensionError: If ``allowed`` has another shape.
             InputDataError: If no arm is allowed.
+            UnsupportedError: If the arms are a product space.
         """
         self._check_allowed(allowed)
         posterior, pool = self.posterior, self.promising_arms(allowed)
+        if not isinstance(posterior, ArmPosterior):
+            raise UnsupportedError(
+                "Expected a table of arms, whose probabilities are added up, but got a "
+                "product space."
+            )
         _, mean, residual, projected = posterior.moments(pool)
         std = (residual + projected).sqrt()
         std = std.clamp_min(torch.finfo(std.dtype).tiny)

@@ -218,16 +218,6 @@ class Posterior(ABC):
                 infinity for all others. All compete if None.
         """
 
-    @abstractmethod
-    def largest_gain(self, top: Ranked, allowed: Any, without: Tensor) -> float:
-        """Return the largest expected rise of the best mean; minus infinity for none.
-
-        Args:
-            top: The two largest means of all arms that compete.
-            allowed: An ``A``-dim boolean tensor; all if None.
-            without: Arms that do not count.
-        """
-
     def left_out(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Return means and variances of some arms, without the rewards of these."""
         raise UnsupportedError("Expected a posterior of arms that do not drift.")
@@ -288,7 +278,6 @@ class StaticPosterior(Posterior):
             lambda, ``2 x P``.
         feature_bytes: The size of all arms' features, kept or not.
         pulls: What conditions it beside the rewards; None for nothing.
-        draws_all: Whether draws can be of all arms at once.
         grouped: The results, if some of them share offsets; None if ``data`` is all.
     """
 
@@ -301,7 +290,6 @@ class StaticPosterior(Posterior):
     grouped: GroupedResults | None = None
     # How many rows of pulls without reward are kept for all arms.
     room = 0
-    draws_all = True
 
     @abstractmethod
     def update(
@@ -338,36 +326,6 @@ class StaticPosterior(Posterior):
         if self.grouped is None:
             return sums_of(Z, Z, self.data)
         return self.grouped.scatter_and_target(Z)
-
-    def drawn(self, draws: Draws) -> Tensor:
-        """Return the values of all arms, ``num_draws x A``."""
-        raise self._too_many()
-
-    def best_of_draws(self, draws: Draws, allowed: Any) -> Tensor:
-        """Return each draw's arm of the largest value, the lowest index among ties."""
-        raise self._too_many()
-
-    def expected_above(
-        self, levels: Tensor, allowed: Any, without: Tensor
-    ) -> tuple[int, Tensor]:
-        """Return how many arms compete, and how many are expected above each level.
-
-        Args:
-            levels: The ``l`` levels.
-            allowed: An ``A``-dim boolean tensor; all if None.
-            without: Arms that do not count.
-        """
-        raise self._too_many()
-
-    @override
-    def largest_gain(self, top: Ranked, allowed: Any, without: Tensor) -> float:
-        raise self._too_many()
-
-    def _too_many(self) -> UnsupportedError:
-        return UnsupportedError(
-            f"Expected a question about some of {self.num_arms:,} arms, but got one of "
-            'each of them. Use draws over promising arms, `covariance="full"`.'
-        )
 
     @abstractmethod
     def features(self, indices: Tensor) -> Tensor:

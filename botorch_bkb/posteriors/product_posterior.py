@@ -95,8 +95,6 @@ class ProductPosterior(StaticPosterior):
         earlier: Those of a pass given fewer pulls without reward: bounds only fall.
     """
 
-    draws_all = False
-
     def __init__(
         self, arms: ProductArms, covar_module: Kernel, noise_variance: float
     ) -> None:

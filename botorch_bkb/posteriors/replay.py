@@ -14,7 +14,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.posteriors.arm_sampler import POOL_DEVIATIONS, POOL_SIZE
-from botorch_bkb.posteriors.posterior import expected_rise, largest, Posterior, Ranked
+from botorch_bkb.posteriors.posterior import largest, Posterior, Ranked
 from botorch_bkb.posteriors.sparse_arm_filter import SparseArmKalmanFilter
 
 
@@ -208,18 +208,6 @@ class FilterPosterior(Posterior):
         if allowed is not None:
             bounds = bounds.masked_fill(~allowed, -torch.inf)
         return largest(bounds, size)
-
-    @override
-    def largest_gain(
-        self, top: Ranked, allowed: Tensor | None, without: Tensor
-    ) -> float:
-        is_best = torch.zeros_like(self.mean, dtype=torch.bool)
-        is_best[top.arms[:1]] = True
-        args = self.mean, self.variance, self.noise_variance, top, is_best
-        gain = expected_rise(*args).index_fill(0, without, -torch.inf)
-        if allowed is not None:
-            gain = gain.masked_fill(~allowed, -torch.inf)
-        return gain.max().item()
 
 
 class FilterSampler:

@@ -17,6 +17,7 @@ from typing_extensions import override
 from botorch_bkb.arms import PullCounts, PullLimits
 from botorch_bkb.arms.table import UNLIMITED
 from botorch_bkb.models.utils.rows import Duplicates, first_equal, later_duplicates
+from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 from botorch_bkb.posteriors.posterior import expected_rise, Posterior
 
 
@@ -270,7 +271,7 @@ def hopeful_scale(
 
 
 def best_arm_limits(
-    posterior: Posterior,
+    posterior: ArmPosterior,
     limits: PullLimits,
     used: PullCounts,
     pending: Tensor,

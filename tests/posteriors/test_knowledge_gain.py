@@ -9,8 +9,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from botorch_bkb.arms import PullCounts, PullLimits
+from botorch_bkb.models.kernels import PrecomputedKernel
 from botorch_bkb.models.utils.rows import Duplicates
-from botorch_bkb.posteriors import FilterPosterior, replay, upper_bounds
+from botorch_bkb.posteriors import ArmPosterior, shards, upper_bounds
 from botorch_bkb.posteriors.posterior import expected_rise, largest
 from botorch_bkb.posteriors.upper_bounds import best_arm_limits
 from tests.posteriors import ATOL, each_dtype, longs
@@ -65,9 +66,10 @@ def test_rounding_leaves_no_gain_below_zero(dtype):
 def batch(mean, variance, used, size, dtype=torch.float64, pending=(), limits=None):
     """Return the capacities of a batch of a given size."""
     mean, variance = (torch.as_tensor(x, dtype=dtype) for x in (mean, variance))
-    moments = FilterPosterior(
-        mean, variance, variance, NOISE, longs(), longs(), 0.0, 0.0
-    )
+    arms = torch.arange(len(mean)).unsqueeze(-1).to(mean)
+    moments = ArmPosterior(arms, PrecomputedKernel(torch.eye(len(mean))), NOISE)
+    (shard,) = moments.shards.parts
+    shard.moments[1:] = torch.stack([mean, variance, torch.zeros_like(mean)])
     used = PullCounts(longs(*used), torch.ones(len(used), dtype=torch.long))
     limits = limits or PullLimits.unlimited(mean, len(mean))
     none = Duplicates(longs(), longs())
@@ -103,7 +105,7 @@ def test_a_batch_is_of_distinct_arms_that_tell_most(seed, num_arms, size):
     gains = mock.Mock(side_effect=lambda mean, *_: mean.clone())
     with (
         mock.patch.object(upper_bounds, "expected_rise", gains),
-        mock.patch.object(replay, "expected_rise", gains),
+        mock.patch.object(shards, "expected_rise", gains),
     ):
         assert batch(gain, gain, pulled, size, limits=limits) == expected
 
