@@ -74,9 +74,9 @@ MAX_ANOVA_FEATURES = 64
 # there are groups. A sparse one of all observations takes for noise what its inducing
 # points cannot explain.
 MAX_FIT_ARMS = 512
-# Median and spread of the standard deviation of what is left of offsets that were
-# subtracted before a warp.
-RESIDUAL_PRIOR = 0.1, 1.0
+# The spread of tau about its value without a warp. Its likelihood given the levels that
+# these results gave would be largest at no offsets at all.
+FOUND_SPREAD = 0.05
 # An earlier campaign tells nothing if the present results are less likely with it than
 # without by so many nats. Of few results, all of promising arms, a helpful one has -5.
 MUCH_LESS_LIKELY = 4.5
@@ -95,6 +95,7 @@ class Units:
         warp: The warp of rewards before both; None for rewards as they are.
         levels: What is subtracted from rewards before the warp, by the numbers of
             campaign and group: estimated offsets, which the warp would distort.
+        offset_std: The standard deviation of the offsets that they are estimates of.
         bounds: The least and the largest possible reward. Answers stay inside.
     """
 
@@ -102,6 +103,7 @@ class Units:
     std: float = 1.0
     warp: LogWarp | None = None
     levels: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    offset_std: float = OFFSET_PRIOR[0]
     bounds: tuple[float, float] = (-math.inf, math.inf)
 
     def standardized(self, sums: Tensor, counts: Tensor | float = 1.0) -> Tensor:
@@ -363,13 +365,13 @@ class Fitter:
         if not (self.learns_kernel and self.compares):
             return best
         criterion, levels = attrgetter("criterion"), self._levels(results, best)
+        tau = best.groups.offset_std * best.reward_std
+        less = replace(raw, levels=levels, offset_std=tau)
         if (warp := LogWarp.of(results.less(levels).rewards)) is not None:
-            warped = self._fit_to(
-                results, before, replace(raw, warp=warp, levels=levels)
-            )
+            warped = self._fit_to(results, before, replace(less, warp=warp))
             fair = best
             if levels:  # known levels make both more likely
-                fair = self._fit_to(results, before, replace(raw, levels=levels))
+                fair = self._fit_to(results, before, less)
             best = best if fair.criterion >= warped.criterion else warped
         if len(results.rewards) < before.next_search:
             return best
@@ -610,7 +612,9 @@ class Fitter:
         if (sharing := Sharing.of(results.labels)) is not None:
             codes = sharing.codes.cpu()
             x = torch.cat([x, codes.to(x)], dim=-1)
-            prior = RESIDUAL_PRIOR if fit.units.levels else OFFSET_PRIOR
+            prior = OFFSET_PRIOR
+            if fit.units.levels:
+                prior = fit.units.offset_std / fit.reward_std, FOUND_SPREAD
             of_groups = sharing.scaled_covariance.to(x), len(sharing.campaigns)
             grouped = GroupedKernel(kernel, *of_groups, prior).double()
             kernel = grouped

@@ -226,10 +226,12 @@ class Observations:
         """The arms with observations, those of earlier campaigns included."""
         return {*self.told.indices.tolist()} - {NO_ARM}
 
-    @property
-    def campaigns(self) -> set[int]:
-        """The earlier campaigns with observations, by their places among the labels."""
-        return {*self.told.labels[:, CAMPAIGN].tolist()} - {-1}
+    def has_new_labels(self, start: int) -> bool:
+        """Whether some, from a place on, are the first of a group or campaign."""
+        labels = self.told.labels
+        if start >= len(labels) or (labels < 0).all():
+            return False
+        return len(labels.unique(dim=0)) > len(labels[:start].unique(dim=0))
 
     @property
     def last_time(self) -> float:

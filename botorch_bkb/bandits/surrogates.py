@@ -141,7 +141,7 @@ class Surrogate(ABC):
         before, num_told = self.fit, observations.num_pulls
         fits = self.fitter.learns or self.fitter.prior_mean != "zero"
         is_due = fits and num_told >= before.next_fit
-        if not is_due and not observations.campaigns - {*before.groups.campaigns}:
+        if not is_due and not observations.has_new_labels(self.state.num_told):
             return before
         known = self._last_fit
         if known is None or known[0] is not before or known[1] != num_told:

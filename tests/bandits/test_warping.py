@@ -5,6 +5,7 @@ from copy import deepcopy
 from functools import cache
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, strategies
@@ -147,3 +148,38 @@ def test_a_box_is_warped_too():
     good = rewards > rewards.median()
     assert (mean - rewards)[good].abs().max() < 0.3
     assert (variance[good] < 0.1).all()
+
+
+def plates(offset_std):
+    """Return a bandit with 8 results on each of 6 plates, the offsets, and rewards."""
+    generator = torch.Generator().manual_seed(0)
+    arms = torch.rand(300, 3, generator=generator, dtype=torch.double)
+    trend = 2 * torch.sin(5 * arms[:, 0]) + arms[:, 1] - 3 * (arms[:, 2] - 0.5) ** 2
+    rewards = torch.randn(300, generator=generator) - 3 * torch.exp(-1.3 * trend)
+    offsets = offset_std * torch.randn(6, generator=generator, dtype=torch.double)
+    bandit = GPBandit(arms, seed=0)
+    for number, offset in enumerate(offsets):
+        told = torch.arange(8 * number, 8 * number + 8)
+        bandit.add_observations(told, rewards[told] + offset, group=f"{number}")
+    return bandit, offsets - offsets.mean(), rewards
+
+
+@pytest.mark.parametrize("offset_std", [0.0, 4.0])
+def test_offsets_beside_a_warp_are_as_uncertain_as_they_are(offset_std):
+    bandit, offsets, _ = plates(offset_std)
+    bandit.ask()
+    found = pd.DataFrame(bandit.groups())
+    assert bandit.warp is not None
+    assert ((found["offset"] - offsets.numpy()) / found["std"]).pow(2).mean() < 3
+
+
+def test_a_plate_after_the_last_fit_is_corrected():
+    bandit, _, rewards = plates(4.0)
+    bandit._surrogate.fitter.always_until = 1
+    bandit.ask()
+    assert bandit._surrogate.fit.next_fit > 56
+    late = torch.arange(100, 108)
+    bandit.add_observations(late, rewards[late] + 12.0, group="late")
+    found = pd.DataFrame(bandit.groups()).set_index("group")
+    assert bandit.warp is not None
+    assert found["offset"]["late"] > 8
