@@ -100,7 +100,7 @@ class Products(Candidates):
             )
         found = {name: _read_list(name, text, args) for name, text in args.component}
         lists = {name: own for name, (own, _) in found.items()}
-        words = [name for name, own in lists.items() if not is_numeric(_keys(own))]
+        words = [name for name, own in lists.items() if not is_numeric(own.index)]
         told, is_failed, controls, self.last = read_results(
             args, None, names, names, words
         )
@@ -282,15 +282,16 @@ def _with_results(
             f"Expected every result to name its component {name!r}, but "
             f"{row_name(seen.isna())} does not. Fill it in."
         )
-    new = pd.Index(seen[_places(own, seen) < 0].unique())
-    if new.empty:
+    cells = seen[_places(own, seen) < 0].drop_duplicates()
+    if cells.empty:
         return own
+    new = pd.Index(cells.array)
     if name in args.smiles:
         more = pd.DataFrame({SMILES: new.astype("str")}, index=new)
     elif own.columns.empty:
         more = pd.DataFrame(index=new)
-    elif list(own.columns) == [name] and _as_numbers(new).notna().all():
-        new = pd.Index(pd.to_numeric(_as_numbers(new), downcast="integer"))
+    elif list(own.columns) == [name] and to_numbers(cells).notna().all():
+        new = pd.Index(pd.to_numeric(to_numbers(cells), downcast="integer").array)
         more = pd.DataFrame({name: new}, index=new)
     else:
         raise InputDataError(
@@ -310,24 +311,15 @@ def _with_results(
 
 def _places(own: pd.DataFrame, seen: pd.Series) -> Any:
     """Return the positions of results' elements in a list, -1 for unknown ones."""
-    if is_numeric(_keys(own)):
+    if is_numeric(own.index):
         values = pd.Index(own.index.astype("float64")).sort_values()
-        numbers = _as_numbers(seen).fillna(math.inf).to_numpy()
+        numbers = to_numbers(seen).fillna(math.inf).to_numpy()
         place = values.get_indexer(pd.Index(numbers), method="nearest")
         widths = np.array(np.ptp(values) or abs(values[0]))
         is_same = np.abs(values[place] - numbers) <= setting_bounds(numbers, widths)
         found = own.index.astype("float64").get_indexer(values[place])
         return np.where(is_same, found, -1)
     return match_ids(_texts(seen), _texts(own.index))
-
-
-def _keys(own: pd.DataFrame) -> pd.Series:
-    """Return the names of a list's elements."""
-    return pd.Series(own.index)
-
-
-def _as_numbers(cells: Any) -> pd.Series:
-    return pd.to_numeric(pd.Series(cells), errors="coerce").astype("float64")
 
 
 def _rule(text: str, lists: Mapping[str, pd.DataFrame]) -> dict[str, int]:

@@ -269,7 +269,7 @@ def _numbers(text: pd.Series, mark: str) -> pd.Series | None:
 # Columns that were read ---------------------------------------------------------------
 
 
-def is_numeric(column: pd.Series) -> bool:
+def is_numeric(column: pd.Series | pd.Index) -> bool:
     """Tell whether a column is one of numbers or truth values."""
     return pd.api.types.is_numeric_dtype(column)
 
