@@ -11,12 +11,10 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from numpy.typing import NDArray
 from torch import Tensor
-from typing_extensions import override
 
 from botorch_bkb.arms.table import comparable_rows
 from botorch_bkb.bandits import GPBandit
 from botorch_bkb.cli.arguments import DEFAULT_ID, SuggestOptions
-from botorch_bkb.cli.candidates import Candidates, Rows
 from botorch_bkb.cli.features import (
     drop_incomplete,
     feature_columns,
@@ -31,7 +29,7 @@ from botorch_bkb.cli.molecules import (
     read_smiles,
     valid_rows,
 )
-from botorch_bkb.cli.results import NUM_IDS_SHOWN, read_results, sort_results
+from botorch_bkb.cli.results import NUM_IDS_SHOWN, read_results, Rows, sort_results
 from botorch_bkb.cli.tables import (
     AVAILABLE_WORDS,
     note,
@@ -72,10 +70,21 @@ MOST_SETTINGS = 20
 ROW_COLUMN = "candidate"
 
 
-class Campaign(Candidates):
-    """Candidates of a table, and measurements, with more than :class:`Candidates` has.
+class Campaign:
+    """Candidates of a table, and measurements.
 
     Attributes:
+        args: The options of the command.
+        id_column: The column of their ids in the batch.
+        ids: Their ids, by their numbers.
+        num_candidates: Their number, without those that only results have.
+        num_available: The number of those that can be chosen.
+        results: The measurements of this campaign that did not fail.
+        indices: The candidate of each.
+        rewards: The result of each, NaN while it is in flight.
+        others: The results of controls and of earlier campaigns.
+        form: The format of a CSV file of predictions.
+        features: The candidates as the model sees them.
         table: The candidates as in their file, each molecule once. Only the ids of a
             table that stays in its file. The rows of a table without ids are numbered.
         rows: The candidates with canonical SMILES, and after them measured candidates
@@ -193,8 +202,8 @@ class Campaign(Candidates):
                 "earliest available one is chosen"
             )
 
-    @override
     def exclude(self, bandit: GPBandit) -> Tensor | None:
+        """Retire candidates that are out for good, and return which are available."""
         if self.available.all():
             return None
         available = torch.from_numpy(self.available)
@@ -204,8 +213,8 @@ class Campaign(Candidates):
         bandit.retire_arms(is_out.nonzero().squeeze(-1))
         return available
 
-    @override
     def counts(self, bandit: GPBandit) -> str:
+        """Say how many candidates there are, and how many of them were measured."""
         measured = bandit.observed_arms < self.num_candidates
         num_out = self.num_candidates - self.num_available
         out = f", {num_out:,} of them not available" if num_out else ""
@@ -214,12 +223,12 @@ class Campaign(Candidates):
             "measured"
         )
 
-    @override
     def columns_of(self, indices: NDArray[np.int64]) -> pd.DataFrame:
+        """Return the columns of some candidates."""
         return self.rows.iloc[indices]
 
-    @override
     def names_of(self, indices: NDArray[np.int64]) -> pd.DataFrame:
+        """Return the columns that name some candidates in a table of predictions."""
         names = self.table[self.id_column].iloc[indices].reset_index(drop=True)
         # All candidates of a table that stays in its file are too many to be read.
         is_all = self.is_large and len(indices) == self.num_candidates
@@ -243,10 +252,10 @@ class Campaign(Candidates):
             return read_rows(self.args.arms, own, indices)
         return self.table[own].iloc[indices].reset_index(drop=True)
 
-    @override
     def next_table(
         self, batch: pd.DataFrame, picks: Tensor
     ) -> tuple[pd.DataFrame, CsvFormat | None]:
+        """Return the table that `suggest` writes, and the format of a CSV file."""
         args, form = self.args, self.form
         if args.per_measurement:
             places, columns = picks.numpy(), list(self.last.frame.columns)

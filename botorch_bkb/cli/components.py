@@ -17,13 +17,11 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from numpy.typing import NDArray
 from torch import Tensor
-from typing_extensions import override
 
 from botorch_bkb.arms import BitArms, ProductArms
 from botorch_bkb.bandits import GPBandit
 from botorch_bkb.cli.arguments import DEFAULT_ID, SuggestOptions
-from botorch_bkb.cli.campaign import match_ids, setting_bounds
-from botorch_bkb.cli.candidates import Candidates
+from botorch_bkb.cli.campaign import Campaign, match_ids, setting_bounds
 from botorch_bkb.cli.features import Features, find_slip, LOOKS_NUMERIC, note_forgotten
 from botorch_bkb.cli.molecules import distinguished, read_smiles
 from botorch_bkb.cli.results import read_results, sort_results
@@ -73,14 +71,18 @@ class ProductIds:
         return found if np.ndim(indices) else found[0]
 
 
-class Products(Candidates):
+class Products:
     """The products of components, and measurements.
+
+    Its other attributes and its methods are those of :class:`Campaign`.
 
     Attributes:
         arms: The product space; elements that only results have are forbidden.
         failed: The products whose last measurement failed.
         last: The last table of results.
     """
+
+    id_column = DEFAULT_ID
 
     def __init__(self, args: SuggestOptions) -> None:
         self.args = args
@@ -133,30 +135,33 @@ class Products(Candidates):
         open_failed = self.arms.is_allowed(self.failed).sum()
         self.num_available = self.arms.num_allowed - int(open_failed)
 
-    @override
-    def exclude(self, bandit: GPBandit) -> None:
+    def exclude(self, bandit: GPBandit) -> Tensor | None:
+        """Retire products that failed; all others are available."""
         is_measured = np.isin(self.failed, self.indices)
         bandit.retire_arms(self.failed[~is_measured])
         # Measured ones may still be the best, but the next batch does without them.
         bandit.add_pending(self.failed[is_measured])
         bandit.fail(self.failed[is_measured])
+        return None
 
-    @override
     def counts(self, bandit: GPBandit) -> str:
+        """Say how many products there are, and how many of them were measured."""
         search = "The search was complete. " if isinstance(bandit, GPBandit) else ""
         return (
             f"{search}{self.num_candidates:,} combinations, "
             f"{len(bandit.observed_arms):,} of them measured"
         )
 
-    @override
     def columns_of(self, indices: NDArray[np.int64]) -> pd.DataFrame:
+        """Return the names of the components of some products."""
         return self.ids.parts(indices)
 
-    @override
+    names_of = columns_of
+
     def next_table(
         self, batch: pd.DataFrame, picks: Tensor
     ) -> tuple[pd.DataFrame, CsvFormat | None]:
+        """Return the table that `suggest` writes, and the format of a CSV file."""
         parts = self.columns_of(batch.index.to_numpy())
         others = batch.drop(columns="id").reset_index(drop=True)
         table = pd.concat([parts, others], axis="columns")
@@ -164,6 +169,9 @@ class Products(Candidates):
             table = table.loc[table.index.repeat(table["repeats"])]
             table = table.reindex(columns=self.last.frame.columns)
         return table, self.form
+
+
+Candidates = Campaign | Products
 
 
 def _read_list(

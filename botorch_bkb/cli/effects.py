@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from botorch_bkb.arms import BitArms, ProductArms, TableArms
 from botorch_bkb.bandits.progress import DEVIATIONS_OF_95_PERCENT
-from botorch_bkb.cli.candidates import Candidates
-from botorch_bkb.cli.components import Products
+from botorch_bkb.cli.components import Candidates, Products
 from botorch_bkb.tables.columns import is_numeric, to_numbers
 
 

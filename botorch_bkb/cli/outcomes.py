@@ -28,7 +28,7 @@ from botorch_bkb.bandits.roles import (
     Target,
 )
 from botorch_bkb.cli.arguments import MOMENTS, SuggestOptions
-from botorch_bkb.cli.candidates import Candidates
+from botorch_bkb.cli.components import Candidates
 from botorch_bkb.cli.predictions import NUM_PRODUCTS
 from botorch_bkb.cli.report import outcome_cells, Part
 from botorch_bkb.cli.results import add_results

@@ -13,7 +13,7 @@ from torch import Tensor
 from botorch_bkb.bandits import GPBandit
 from botorch_bkb.bandits.progress import DEVIATIONS_OF_95_PERCENT
 from botorch_bkb.cli.arguments import SuggestOptions
-from botorch_bkb.cli.candidates import Candidates
+from botorch_bkb.cli.components import Candidates
 from botorch_bkb.cli.tables import in_digits_of
 from botorch_bkb.tables.columns import listing, to_numbers
 

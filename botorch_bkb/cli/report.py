@@ -29,7 +29,7 @@ from botorch_bkb.bandits.outcome_choice import MOST_PRODUCTS
 from botorch_bkb.bandits.progress import DEVIATIONS_OF_95_PERCENT
 from botorch_bkb.bandits.roles import Limit, objectives_of, Target
 from botorch_bkb.cli.arguments import SuggestOptions
-from botorch_bkb.cli.candidates import Candidates
+from botorch_bkb.cli.components import Candidates
 from botorch_bkb.cli.diagnosis import (
     HeldOut,
     is_fitted,
@@ -40,7 +40,7 @@ from botorch_bkb.cli.diagnosis import (
 from botorch_bkb.cli.effects import batch_places, ColumnEffects
 from botorch_bkb.cli.features import Features
 from botorch_bkb.cli.predictions import best_hits, settings_shown
-from botorch_bkb.cli.results import labels, told
+from botorch_bkb.cli.results import labels, Rows, told
 from botorch_bkb.cli.tables import in_digits_of
 from botorch_bkb.integrations.chem import draw_molecules
 from botorch_bkb.models.utils.nystrom import dense_covariance
@@ -109,7 +109,9 @@ class Part:
         self.args = self.campaign.args
         self.name = self.args.reward_label
         self.rounds = read_rounds(self.campaign)
-        self.own = told(self.campaign.measured, self.args)
+        campaign = self.campaign
+        own = campaign.results, campaign.indices, campaign.rewards
+        self.own = told(Rows(*own), self.args)
         others = (rows.where(~np.isnan(rows.rewards)) for rows in self.campaign.others)
         self.others = pd.concat([told(rows, self.args) for rows in others])
         known = pd.concat([self.own, self.others[self.others["control"] == ""]])

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from botorch_bkb.bandits.observations import LABELS
 from botorch_bkb.cli.arguments import DEFAULT_ID, MOMENTS, SuggestOptions
-from botorch_bkb.cli.candidates import Rows
 from botorch_bkb.cli.features import find_slip
 from botorch_bkb.cli.tables import note, read_by_options, reward_column
 from botorch_bkb.desirability import Desirability
@@ -38,6 +37,21 @@ from botorch_bkb.tables.files import Table
 NUM_IDS_SHOWN = 3
 # A whole number; longer ones are not exact as floats, and 1.10 may be no 1.1.
 NUMBER = re.compile(r"\d{1,12}(\.0+)?", re.ASCII)
+
+
+class Rows(NamedTuple):
+    """Results, their candidates (or names of controls), and their rewards.
+
+    The index has the file, the earlier campaign ("" for this one), and the row.
+    """
+
+    results: pd.DataFrame
+    indices: NDArray[Any]
+    rewards: NDArray[np.float64]
+
+    def where(self, kept: NDArray[np.bool_]) -> Rows:
+        """Return those that are kept."""
+        return Rows(self.results[kept], self.indices[kept], self.rewards[kept])
 
 
 def read_results(

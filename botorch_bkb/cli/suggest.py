@@ -27,8 +27,7 @@ from botorch_bkb.cli.arguments import (
     SuggestOptions,
 )
 from botorch_bkb.cli.campaign import Campaign
-from botorch_bkb.cli.candidates import Candidates
-from botorch_bkb.cli.components import Products
+from botorch_bkb.cli.components import Candidates, Products
 from botorch_bkb.cli.diagnosis import (
     bounds_trouble,
     decades_trouble,
