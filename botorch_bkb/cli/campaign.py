@@ -75,7 +75,6 @@ class Campaign:
 
     Attributes:
         args: The options of the command.
-        id_column: The column of their ids in the batch.
         ids: Their ids, by their numbers.
         num_candidates: Their number, without those that only results have.
         num_available: The number of those that can be chosen.
@@ -105,7 +104,7 @@ class Campaign:
         has_bits = args.smiles or args.kernel == "tanimoto"
         self.is_large = not has_bits and is_library(args.arms)
         file, self.is_numbered = _read_arms(args, self.is_large)
-        table, self.form, self.id_column = file.frame, file.form, args.id
+        table, self.form = file.frame, file.form
         if args.drop_incomplete:
             drop_incomplete(table, args)
         settings = feature_columns(table, args)
@@ -229,7 +228,7 @@ class Campaign:
 
     def names_of(self, indices: NDArray[np.int64]) -> pd.DataFrame:
         """Return the columns that name some candidates in a table of predictions."""
-        names = self.table[self.id_column].iloc[indices].reset_index(drop=True)
+        names = self.table[self.args.id].iloc[indices].reset_index(drop=True)
         # All candidates of a table that stays in its file are too many to be read.
         is_all = self.is_large and len(indices) == self.num_candidates
         own = [] if is_all else self._settings()

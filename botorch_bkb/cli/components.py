@@ -82,8 +82,6 @@ class Products:
         last: The last table of results.
     """
 
-    id_column = DEFAULT_ID
-
     def __init__(self, args: SuggestOptions) -> None:
         self.args = args
         names = [name for name, _ in args.component]
@@ -163,7 +161,7 @@ class Products:
     ) -> tuple[pd.DataFrame, CsvFormat | None]:
         """Return the table that `suggest` writes, and the format of a CSV file."""
         parts = self.columns_of(batch.index.to_numpy())
-        others = batch.drop(columns="id").reset_index(drop=True)
+        others = batch.drop(columns=self.args.id).reset_index(drop=True)
         table = pd.concat([parts, others], axis="columns")
         if self.args.per_measurement:
             table = table.loc[table.index.repeat(table["repeats"])]

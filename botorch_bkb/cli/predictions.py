@@ -42,7 +42,7 @@ def describe_batch(
     repeats = pd.Series(picks.cpu().numpy()).value_counts(sort=False)
     arms = torch.tensor(repeats.index.to_numpy())
     batch = repeats.to_frame("repeats")
-    batch.insert(0, campaign.id_column, campaign.ids[repeats.index.to_numpy()])
+    batch.insert(0, campaign.args.id, campaign.ids[repeats.index.to_numpy()])
     if not is_fitted:
         batch = batch.assign(mean=np.nan, std=np.nan, low=np.nan, high=np.nan)
         return batch.assign(why="spread out: no model yet")

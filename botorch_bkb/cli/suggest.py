@@ -142,7 +142,7 @@ def _check_options(args: SuggestOptions) -> None:
             "a table. Remove such rows from it, or pass --available COLUMN, a column "
             "that says no there."
         )
-    elif args.id in args.columns_of_next:
+    if args.id in args.columns_of_next:
         raise InputDataError(
             f"--id {args.id!r} is a column that the batch has of its own. Rename it in "
             "the tables."
@@ -266,7 +266,7 @@ def _suggest(campaign: Candidates) -> None:
     if args.roles:
         batch = predict_outcomes(args, bandit, picks, fitted)
         batch.insert(0, "repeats", 1)
-        batch.insert(0, campaign.id_column, campaign.ids[picks.numpy()])
+        batch.insert(0, args.id, campaign.ids[picks.numpy()])
     else:
         batch = describe_batch(bandit, picks, campaign, bool(fitted))
     to_fill = [*filter(None, (args.group, args.noise_column)), *args.outcome_columns]
