@@ -332,8 +332,7 @@ def check_rewards(rewards: Any, num_pulls: int, dtype: torch.dtype) -> list[floa
             f"{values[position].item()} at position {position}. Use `fail` for a pull "
             "without a reward."
         )
-    result: list[float] = values.tolist()
-    return result
+    return values.tolist()
 
 
 def check_known_noise(noise: Any, num_pulls: int, dtype: torch.dtype) -> list[float]:
@@ -364,8 +363,7 @@ def check_known_noise(noise: Any, num_pulls: int, dtype: torch.dtype) -> list[fl
             f"result's standard deviation, but got {values[position].item()} at "
             f"position {position}. Pass NaN if it is not known."
         )
-    result: list[float] = values.nan_to_num(0.0).tolist()
-    return result
+    return values.nan_to_num(0.0).tolist()
 
 
 def check_one(**given: object) -> None:
@@ -408,8 +406,7 @@ def _integers(name: str, values: Any, meaning: str) -> list[int]:
             f"Expected `{name}` to be a one-dimensional tensor or list of integers, "
             f"{meaning}, but got {found.dtype} of shape {tuple(found.shape)}."
         )
-    integers: list[int] = found.reshape(-1).tolist()
-    return integers
+    return found.reshape(-1).tolist()
 
 
 def as_tensor(name: str, values: Any, meaning: str) -> Tensor:

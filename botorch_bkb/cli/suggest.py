@@ -68,10 +68,10 @@ from botorch_bkb.tables.files import KINDS, require_own, table_kind, write_table
 NUM_ROWS_SHOWN = 10
 # What only files of earlier runs have.
 MARKS = {
+    "output": "^# Options of suggest",
     "report": "<title>Next batch for ",
     "predictions": ",mean,std,low,high,probability_best(,probability_[a-z]*)?$"
     "|,[^,]+_std,[^,]+_low,[^,]+_high(,probability_feasible)?$",
-    "output": "^# Options of suggest",
 }
 
 
@@ -210,8 +210,8 @@ def _check_files(args: SuggestOptions) -> None:
     lists = [Path(text) for _, text in args.component if os.path.isfile(text)]
     paths = args.arms, *args.observations, *args.earlier, *lists
     tables = [path.resolve() for path in paths]
-    files = {"output": args.output, "report": args.report}
-    for name, path in {**files, "predictions": args.predictions}.items():
+    for name in MARKS:
+        path = getattr(args, name)
         if path is None:
             continue
         if path.resolve() in tables:
@@ -222,9 +222,8 @@ def _check_files(args: SuggestOptions) -> None:
         tables.append(path.resolve())
         if path.is_dir():
             raise InputDataError(f"--{name} {path} is a folder. Name a file.")
-        if name in MARKS:
-            own = _options_file(args) if name == "output" else path
-            require_own(f"--{name}", own, MARKS[name], args.separator)
+        own = _options_file(args) if name == "output" else path
+        require_own(f"--{name}", own, MARKS[name], args.separator)
         if name != "output" and not path.parent.is_dir():
             raise InputDataError(
                 f"There is no folder {path.parent} for --{name}. Make it first."

@@ -234,8 +234,7 @@ def _ask_workers(
             )
         if progress is not None:
             progress(len(chunk))
-        answers: list[Any] = json.loads(done.stdout)
-        return answers
+        return json.loads(done.stdout)
 
     with ThreadPoolExecutor(num_workers) as threads:
         for answers in threads.map(ask, range(0, len(smiles), CHUNK_SIZE)):
