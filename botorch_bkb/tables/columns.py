@@ -96,9 +96,12 @@ def read_table(
     texts = {name: frame[name] for name in unkept if is_text(frame[name])}
     marks, of_file = _decimal_marks(texts, path, table.form, decimal)
     form = None if table.form is None else replace(table.form, decimal=of_file)
-    if form is not None:
-        format_ = form.separator, form.decimal, form.encoding[:5]
-        notes += [] if format_ == (",", ".", "utf-8") else [f"is read with {form}"]
+    if form not in (None, CsvFormat(), CsvFormat(encoding="utf-8-sig")):
+        notes.append(
+            f"is read with {form.separator!r} between fields, {form.decimal!r} before "
+            f"decimals, {form.encoding} (--separator, --decimal and --encoding name "
+            "others)"
+        )
     percents = set[str]()
     for name, text in texts.items():
         numbers, first = _numbers(text, marks[name]), text.first_valid_index()

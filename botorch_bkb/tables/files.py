@@ -21,7 +21,6 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 from botorch.exceptions.errors import InputDataError
 from numpy.typing import NDArray
-from typing_extensions import override
 
 
 KINDS = {".csv": "csv", ".tsv": "csv", ".txt": "csv"}
@@ -58,13 +57,6 @@ class CsvFormat:
     separator: str = ","
     decimal: str = "."
     encoding: str = "utf-8"
-
-    @override
-    def __str__(self) -> str:
-        return (
-            f"{self.separator!r} between fields, {self.decimal!r} before decimals, "
-            f"{self.encoding} (--separator, --decimal and --encoding name others)"
-        )
 
 
 @dataclass(frozen=True, eq=False)
