@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -75,7 +76,6 @@ class Campaign:
 
     Attributes:
         args: The options of the command.
-        ids: Their ids, by their numbers.
         num_candidates: Their number, without those that only results have.
         num_available: The number of those that can be chosen.
         results: The measurements of this campaign that did not fail.
@@ -158,9 +158,8 @@ class Campaign:
         self.num_candidates = int(group[: len(arms)].max()) + 1
         self.table = table.iloc[first[: self.num_candidates]].assign(**file.typed)
         self.rows, self.available = rows.iloc[first], available[first]
-        self.ids = pd.Index(self.rows[args.id])
         told = Rows(results, indices, told.rewards)
-        own, self.others, failed = sort_results(told, is_failed, controls, self.ids)
+        own, self.others, failed = sort_results(told, is_failed, controls, self.ids_of)
         self.results, self.indices, self.rewards = own
         self.available[failed] = False
         self.num_failed = int((failed < self.num_candidates).sum())
@@ -189,15 +188,16 @@ class Campaign:
                 "restock candidates, allow more repeats, or remove the rows of those "
                 "that failed."
             )
-        status(f"Preparing {len(self.ids):,} candidates", args.quiet)
+        status(f"Preparing {len(self.rows):,} candidates", args.quiet)
         table = comparable_rows(self.features.arms[: self.num_candidates])
         found = find_duplicates(table)
         copies = (found.rows != found.first).nonzero().squeeze(-1)
         if len(copies):
-            row, first = (int(rows[copies[0]]) for rows in (found.rows, found.first))
+            pair = [int(rows[copies[0]]) for rows in (found.rows, found.first)]
+            row, first = self.ids_of(pair)
             note(
                 f"Candidates with the features of an earlier one: {len(copies):,}, "
-                f"such as {self.ids[row]} with those of {self.ids[first]}. The "
+                f"such as {row} with those of {first}. The "
                 "earliest available one is chosen"
             )
 
@@ -221,6 +221,10 @@ class Campaign:
             f"{self.num_candidates:,} candidates{out}, {int(measured.sum()):,} of them "
             "measured"
         )
+
+    def ids_of(self, indices: Any) -> list[str]:
+        """Return the ids of some candidates."""
+        return self.rows[self.args.id].iloc[indices].tolist()
 
     def columns_of(self, indices: NDArray[np.int64]) -> pd.DataFrame:
         """Return the columns of some candidates."""

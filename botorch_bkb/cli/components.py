@@ -6,7 +6,7 @@ import csv
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 import torch
 from botorch.exceptions.errors import InputDataError
-from numpy.typing import NDArray
 from torch import Tensor
 
 from botorch_bkb.arms import BitArms, ProductArms
@@ -52,25 +51,6 @@ CUT_NAME = re.compile(
 )
 
 
-class ProductIds:
-    """The names of products, such as ``A3 + B1 + 60``, made when they are needed."""
-
-    def __init__(self, arms: ProductArms, names: Sequence[pd.Index]) -> None:
-        self.arms = arms
-        self.names = names
-
-    def parts(self, indices: Any) -> pd.DataFrame:
-        """Return the names of the components of products, a column each."""
-        positions = self.arms.components(indices).numpy()
-        columns = zip(self.arms.names, self.names, positions.T, strict=True)
-        return pd.DataFrame({name: own[at] for name, own, at in columns})
-
-    def __getitem__(self, indices: Any) -> Any:
-        parts = self.parts(np.atleast_1d(indices)).astype("str")
-        found = parts.agg(JOIN.join, axis="columns").to_numpy()
-        return found if np.ndim(indices) else found[0]
-
-
 class Products:
     """The products of components, and measurements.
 
@@ -78,6 +58,7 @@ class Products:
 
     Attributes:
         arms: The product space; elements that only results have are forbidden.
+        names: The names of the elements of each component.
         failed: The products whose last measurement failed.
         last: The last table of results.
     """
@@ -120,11 +101,10 @@ class Products:
         rules += [_rule(text, lists) for text in args.forbid]
         tables = {name: _features(name, own, args) for name, own in lists.items()}
         self.arms = ProductArms(tables, forbidden=rules)
-        self.ids = ProductIds(self.arms, self.names)
         positions = [_places(own, results[name]) for name, own in lists.items()]
         indices = self.arms.numbers(torch.from_numpy(np.stack(positions, axis=-1)))
         rows = told._replace(indices=indices.numpy())
-        own, self.others, failed = sort_results(rows, is_failed, controls, self.ids)
+        own, self.others, failed = sort_results(rows, is_failed, controls, self.ids_of)
         self.results, self.indices, self.rewards = own
         self.features = Features(self.arms, None, names)
         self.failed = torch.from_numpy(failed)
@@ -150,9 +130,15 @@ class Products:
             f"{len(bandit.observed_arms):,} of them measured"
         )
 
-    def columns_of(self, indices: NDArray[np.int64]) -> pd.DataFrame:
-        """Return the names of the components of some products."""
-        return self.ids.parts(indices)
+    def columns_of(self, indices: Any) -> pd.DataFrame:
+        """Return the names of the components of some products, a column each."""
+        positions = self.arms.components(indices).numpy()
+        columns = zip(self.arms.names, self.names, positions.T, strict=True)
+        return pd.DataFrame({name: own[at] for name, own, at in columns})
+
+    def ids_of(self, indices: Any) -> list[str]:
+        """Return the names of some products, such as ``A3 + B1 + 60``."""
+        return [*map(JOIN.join, self.columns_of(indices).astype("str").to_numpy())]
 
     names_of = columns_of
 

@@ -232,7 +232,7 @@ def recommended(
     else:
         lines = ["Best measured so far:"]
     shown = table[:NUM_FRONT_SHOWN]
-    ids = campaign.ids[shown.index.to_numpy()]
+    ids = campaign.ids_of(shown.index)
     for own, cells in zip(ids, outcome_cells(args, shown)[1], strict=True):
         pairs = zip(args.roles, cells[::2], cells[1::2], strict=False)
         said = [f"{name} {mean} ({ends})" for name, mean, ends in pairs]

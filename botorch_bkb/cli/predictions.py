@@ -42,7 +42,7 @@ def describe_batch(
     repeats = pd.Series(picks.cpu().numpy()).value_counts(sort=False)
     arms = torch.tensor(repeats.index.to_numpy())
     batch = repeats.to_frame("repeats")
-    batch.insert(0, campaign.args.id, campaign.ids[repeats.index.to_numpy()])
+    batch.insert(0, campaign.args.id, campaign.ids_of(repeats.index))
     if not is_fitted:
         batch = batch.assign(mean=np.nan, std=np.nan, low=np.nan, high=np.nan)
         return batch.assign(why="spread out: no model yet")
@@ -130,7 +130,7 @@ def when_to_stop(
     picks = torch.tensor(batch.index.repeat(batch["repeats"]).to_numpy())
     said = bandit.progress(indices=picks)
     rise, best = said.expected_rise, said.best_arms
-    names = listing(list(map(str, campaign.ids[best.numpy()])), NUM_BEST_SHOWN)
+    names = listing(campaign.ids_of(best.numpy()), NUM_BEST_SHOWN)
     leader, sign = torch.tensor([bandit.best_arm()]), 1 if bandit.maximize else -1
     mean, variance = bandit.predict(leader)
     means = np.append(batch["mean"], mean)
@@ -171,7 +171,7 @@ def best_hits(
     columns = np.column_stack([campaign.rewards[observed], *outcomes])
     told = pd.DataFrame(columns).groupby(campaign.indices[observed])
     hits = predict(bandit, campaign, NUM_HITS)
-    hits["id"] = campaign.ids[hits["arm"].to_numpy()]
+    hits["id"] = campaign.ids_of(hits["arm"])
     hits["results"] = hits["arm"].map(told.size()).fillna(0).astype("int64")
     shown = settings_shown(campaign, hits["arm"].to_numpy())
     hits["settings"] = shown.to_numpy().tolist()

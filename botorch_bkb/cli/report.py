@@ -173,7 +173,7 @@ def report_page(
     stop: Sequence[str],
 ) -> str:
     """Return the page: results so far, checks of the model, and the batch."""
-    args, ids = campaign.args, campaign.ids
+    args = campaign.args
     picks = batch.dropna(axis="columns", how="all").rename(columns={args.id: "id"})
     settings = settings_shown(campaign, batch.index.to_numpy())
     picks["settings"] = settings.to_numpy().tolist()
@@ -196,12 +196,12 @@ def report_page(
     if is_fitted and len(own):
         arms = torch.tensor(batch.index.to_numpy())
         nearest = nearest_measured(bandit, arms, own)
-        picks["nearest"] = ids[nearest["arm"]]
+        picks["nearest"] = campaign.ids_of(nearest["arm"])
         picks[["similarity", "measured"]] = nearest[["similarity", "mean"]].to_numpy()
         best = bandit.best_arm()
         mean, variance = bandit.predict(torch.tensor([best]))
-        std = variance.sqrt().item()
-        content["best"] = {"id": ids[best], "mean": mean.item(), "std": std}
+        std, (name,) = variance.sqrt().item(), campaign.ids_of([best])
+        content["best"] = {"id": name, "mean": mean.item(), "std": std}
     places, words = batch_places(parts, campaign, batch.index.to_numpy())
     if words:
         content["places"] = _draw(plot_places, places, words)

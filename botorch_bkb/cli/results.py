@@ -189,12 +189,12 @@ def labels(results: pd.DataFrame, name: str | None) -> pd.Series:
 
 
 def sort_results(
-    rows: Rows, is_failed: NDArray[np.bool_], controls: Rows, ids: Any
+    rows: Rows, is_failed: NDArray[np.bool_], controls: Rows, ids_of: Any
 ) -> tuple[Rows, list[Rows], NDArray[np.int64]]:
     """Return the results of this campaign, and those of earlier ones and controls.
 
     Results of no candidate (-1) and failed ones are left out. The candidates whose last
-    measurement failed are returned too, and reported by their names, ``ids``.
+    measurement failed are returned too, and reported by their names, of ``ids_of``.
     """
     is_own = rows.results.index.get_level_values(1) == ""
     indices, is_of_candidate = rows.indices[is_own], rows.indices >= 0
@@ -203,7 +203,7 @@ def sort_results(
     if len(failed):
         note(
             f"candidates whose last measurement failed: {len(failed):,} "
-            f"({listing(list(map(str, ids[failed])), NUM_IDS_SHOWN)}). They are not "
+            f"({listing(ids_of(failed), NUM_IDS_SHOWN)}). They are not "
             "chosen. Remove the rows of failed measurements to let these candidates be "
             "chosen again"
         )

@@ -265,7 +265,7 @@ def _suggest(campaign: Candidates) -> None:
     if args.roles:
         batch = predict_outcomes(args, bandit, picks, fitted)
         batch.insert(0, "repeats", 1)
-        batch.insert(0, args.id, campaign.ids[picks.numpy()])
+        batch.insert(0, args.id, campaign.ids_of(picks.numpy()))
     else:
         batch = describe_batch(bandit, picks, campaign, bool(fitted))
     to_fill = [*filter(None, (args.group, args.noise_column)), *args.outcome_columns]
@@ -431,11 +431,12 @@ def print_summary(
         stop = recommended(bandit, campaign, fitted)
         print(*stop, sep="\n")
     elif fitted and len(bandit.observed_arms):
-        ids, best = campaign.ids, bandit.best_arm()
+        best = bandit.best_arm()
+        (name,) = campaign.ids_of([best])
         mean, variance = bandit.predict(torch.tensor([best]))
         std = variance.sqrt().item()
         print(
-            f"Best measured so far: {ids[best]}, mean {reward} "
+            f"Best measured so far: {name}, mean {reward} "
             f"{in_digits_of(mean.item(), std)} +- "
             f"{in_digits_of(DEVIATIONS_OF_95_PERCENT * std, std)} (95 %)."
         )
@@ -467,7 +468,7 @@ def _print_fit(part: Part) -> None:
     of, before = (f" of {part.name}", f"{part.name}: ") if args.roles else ("", "")
     own = part.own.dropna(subset="rewards")
     rewards, noise = (torch.tensor(own[name].array) for name in ("rewards", "noise"))
-    names = list(campaign.ids[own["indices"].to_numpy()])
+    names = campaign.ids_of(own["indices"])
     tables = [campaign.results, *(rows.results for rows in campaign.others)]
     files = pd.concat(tables).groupby(level=0, sort=False)
     troubles: list[str | None] = [

@@ -12,7 +12,6 @@ from botorch_bkb.__main__ import main
 from botorch_bkb.arms import BitArms, ProductArms, TableArms
 from botorch_bkb.bandits import GPBandit
 from botorch_bkb.cli import effects
-from botorch_bkb.cli.components import ProductIds
 from botorch_bkb.cli.effects import batch_places, column_effects
 from botorch_bkb.cli.features import Features
 from tests.cli.test_report import assert_self_contained
@@ -173,8 +172,7 @@ def products(sizes):
     arms = ProductArms(tables, forbidden=[{"a": 0, "b": 1}])
     names = pd.RangeIndex(100, 100 + sizes[0]), pd.Index(tables["b"].numpy())
     campaign = object.__new__(effects.Products)
-    campaign.names = names
-    campaign.ids = ProductIds(arms, names)
+    campaign.arms, campaign.names = arms, names
     told = torch.from_numpy(np.random.default_rng(0).permutation(len(arms))[:40])
     told = told[arms.is_allowed(told)]
     bandit = GPBandit(arms, noise_variance=0.01, seed=0)
