@@ -378,15 +378,14 @@ class SuggestLoop:
     ) -> None:
         self.arms = as_arms(arms, takes_words=True)
         self.batch_size = batch_size
-        self.indices = torch.empty(0, dtype=torch.long)
-        self.rewards = self.arms.new_empty(0)
+        self._told = told_table(np.zeros(0, dtype="int64"), np.zeros(0))
         self._options = {"seed": seed, **options}
         self._bandit = self._new_bandit()
 
     @property
     def num_pulls(self) -> int:
         """The number of measurements so far."""
-        return len(self.indices)
+        return len(self._told)
 
     def ask(self, max_size: int | None = None) -> Tensor:
         """Choose the next batch, of at most ``max_size``."""
@@ -396,8 +395,8 @@ class SuggestLoop:
 
     def tell(self, indices: Tensor, rewards: Tensor) -> None:
         """Add rows to the table of measurements."""
-        self.indices = torch.cat([self.indices, indices])
-        self.rewards = torch.cat([self.rewards, rewards])
+        told = told_table(indices.numpy(force=True), rewards.numpy(force=True))
+        self._told = pd.concat([self._told, told])
 
     def best_arm(self) -> int:
         """Return the arm that the command names as the best measured so far."""
@@ -407,9 +406,7 @@ class SuggestLoop:
         return bandit.best_arm()
 
     def _new_bandit(self) -> GPBandit:
-        pulls = self.indices.numpy(force=True), self.rewards.numpy(force=True)
-        told = told_table(*pulls)
-        return suggestion_bandit(self.arms, told, **self._options)
+        return suggestion_bandit(self.arms, self._told, **self._options)
 
 
 def print_summary(
