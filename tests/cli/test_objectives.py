@@ -90,17 +90,6 @@ def test_scores_are_rewards(capsys):
     pd.testing.assert_frame_equal(batch, read[1], rtol=1e-6)
 
 
-def test_a_failed_outcome_is_a_failed_measurement(capsys):
-    results = ARMS[["id"]][::4].reset_index(drop=True).join(measured(HEAT[::4]))
-    results = results.astype({"ee": object, "yield": object})
-    results.loc[1, "ee"], results.loc[5, "yield"] = "failed", "Failed"
-    results.to_csv("results.csv", index=False)
-    assert run(*OBJECTIVES, "--observations=results.csv")
-    said = capsys.readouterr()
-    assert "last measurement failed: 2 (R04, R20)" in said.out + said.err
-    assert "7 measurements in all, 0 in flight" in said.out
-
-
 def test_combinations(capsys):
     arms = [f"--component=heat={','.join(map(str, range(20, 91, 10)))}"]
     arms += ["--component=base=none,weak"]
