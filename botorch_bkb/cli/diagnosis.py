@@ -23,7 +23,7 @@ from botorch_bkb.bandits.fitting import MIN_PULLS_TO_FIT
 from botorch_bkb.bandits.progress import DEVIATIONS_OF_95_PERCENT
 from botorch_bkb.cli.arguments import SuggestOptions
 from botorch_bkb.cli.results import add_results
-from botorch_bkb.models.utils.rows import as_dense, sum_replicates
+from botorch_bkb.models.utils.rows import sum_replicates
 from botorch_bkb.tables.columns import listing
 
 
@@ -236,11 +236,6 @@ def round_effect(
         f"{shifts[high]:+.2g} ({names[high]}), and the model takes that for "
         f"differences between candidates. {advice}"
     )
-
-
-def kernel_features(bandit: GPBandit, rows: Tensor) -> Tensor:
-    """Return arms in the units in which a bandit evaluates its kernel."""
-    return as_dense(bandit._surrogate.fitter.to_features(bandit.arms[rows]))
 
 
 def _tensors(told: pd.DataFrame) -> Iterator[Tensor]:

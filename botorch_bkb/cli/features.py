@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 import torch
 from botorch.exceptions.errors import InputDataError
-from numpy.typing import NDArray
 from torch import Tensor
 
 from botorch_bkb.arms import BitArms, ParquetArms, TableArms
@@ -159,7 +158,10 @@ def table_features(
     if not beside:
         return Features(numbers, kernel, columns, columns)
     if bits:
-        codes, is_packed = _packed(rows[bits])
+        codes = rows[bits].to_numpy(dtype="uint8", copy=True)
+        is_packed = int(codes.max()) <= 1
+        if is_packed:  # rows are filled up with zeros, which change no similarity
+            codes = np.packbits(codes, axis=-1)
         kind = "0 and 1" if is_packed else "counts"
         note(
             f"{len(bits):,} columns of {kind} are fingerprints{by} (--kernel matern or "
@@ -230,14 +232,6 @@ def _is_whole(column: pd.Series, largest: int) -> bool:
     if not is_numeric(column) or column.dtype == object:
         return False
     return bool(((column >= 0) & (column <= largest) & (column % 1 == 0)).all())
-
-
-def _packed(bits: pd.DataFrame) -> tuple[NDArray[np.uint8], bool]:
-    """Return columns of 0 and 1 packed, or counts as they are, and whether packed."""
-    counts = bits.to_numpy(dtype="uint8", copy=True)
-    is_packed = int(counts.max()) <= 1
-    # Rows are filled up with zeros, which change no similarity.
-    return (np.packbits(counts, axis=-1) if is_packed else counts), is_packed
 
 
 def feature_columns(names: Iterable[Hashable], args: SuggestOptions) -> list[str]:

@@ -33,7 +33,6 @@ from botorch_bkb.cli.components import Candidates
 from botorch_bkb.cli.diagnosis import (
     HeldOut,
     is_fitted,
-    kernel_features,
     MIN_CANDIDATES_TO_JUDGE,
     NUM_FOLDS,
 )
@@ -44,6 +43,7 @@ from botorch_bkb.cli.results import labels, Rows, told
 from botorch_bkb.cli.tables import in_digits_of
 from botorch_bkb.integrations.chem import draw_molecules
 from botorch_bkb.models.utils.nystrom import dense_covariance
+from botorch_bkb.models.utils.rows import as_dense
 from botorch_bkb.plotting import (
     _best_so_far,
     blank_figure,
@@ -281,7 +281,9 @@ def nearest_measured(bandit: GPBandit, arms: Tensor, own: pd.DataFrame) -> pd.Da
     """
     means = own.groupby("indices")["rewards"].mean()
     kernel, measured = bandit.covar_module, torch.tensor(means.index.to_numpy())
-    x, z = kernel_features(bandit, arms), kernel_features(bandit, measured)
+    # In the units in which the bandit evaluates its kernel.
+    features = bandit._surrogate.fitter.to_features
+    x, z = (as_dense(features(bandit.arms[rows])) for rows in (arms, measured))
     with torch.no_grad():
         variances = kernel(x, diag=True).unsqueeze(-1) * kernel(z, diag=True)
         correlation = dense_covariance(kernel, x, z) / variances.sqrt()
