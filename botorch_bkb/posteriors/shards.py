@@ -360,6 +360,9 @@ class ArmShard:
                 num_bytes = PACKED_CHUNK_BYTES
                 numbers_per_arm = max(numbers_per_arm, self.arms.shape[-1] // 8)
         most = num_bytes // (numbers_per_arm * self.arms.element_size())
+        if isinstance(self.arms, StoredArms):  # rows that are taken become dense
+            row_bytes = self.arms.shape[-1] * self.arms.element_size()
+            most = min(most, PASS_CHUNK_BYTES // row_bytes)
         size = 2 ** (max(most, MIN_CHUNK).bit_length() - 1)
         size = min(size, most_arms)
         stop = self.num_arms

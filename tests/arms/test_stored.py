@@ -324,3 +324,13 @@ def test_another_file_is_refused(tmp_path):
         ArrayArms(path)
     with pytest.raises(FileNotFoundError):
         ArrayArms(tmp_path / "missing.npy")
+
+
+def test_a_pass_over_wide_rows_takes_few_at_once(monkeypatch):
+    table = np.random.default_rng(0).random((300, 64))
+    monkeypatch.setattr(shards, "PASS_CHUNK_BYTES", 2**14)
+    monkeypatch.setattr(stored, "MAX_DENSE_BYTES", 2**14)
+    arms = ArrayArms(table)
+    bandit = GPBUCB(arms, covar_module=rbf(), noise_variance=0.1, seed=0)
+    bandit.add_observations([0, 1], [1.0, 2.0])
+    assert len(bandit.ask()) == 1

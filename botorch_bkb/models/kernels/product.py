@@ -23,6 +23,8 @@ from botorch_bkb.models.utils.rows import as_dense, BitArms
 # All Tanimoto similarities of so many elements are kept, in at most 32 MiB: they have
 # no parameters, and every step of a fit needs them.
 MOST_SIMILAR = 2048
+# BoTorch's categorical kernel compares all pairs of rows, even for their diagonal.
+DIAGONAL_ROWS = 2048
 
 
 class Term(NamedTuple):
@@ -156,7 +158,7 @@ class ComponentKernel(Kernel):
             diagonals[0] *= math.prod(scale.outputscale.item() for scale in scales)
             for factor in factors:
                 at = factor.component
-                variances = factor(self.components[at], diag=True)
+                variances = _diagonal(factor, self.components[at])
                 diagonals[at] = diagonals[at] * variances.to(like)
             found.append(diagonals)
         return found
@@ -170,10 +172,10 @@ class ComponentKernel(Kernel):
         left, right = (x[..., at].long() for x in (left, right))
         if torch.equal(left, right):
             seen, place = _distinct(left, len(rows))
-            return factor(rows[seen], diag=True)[place]
+            return _diagonal(factor, rows[seen])[place]
         pairs = torch.stack(torch.broadcast_tensors(left, right))
         seen, place = pairs.flatten(1).unique(dim=1, return_inverse=True)
-        found = factor(*(rows[each] for each in seen), diag=True)
+        found = _diagonal(factor, *(rows[each] for each in seen))
         return found[place].reshape(pairs.shape[1:])
 
     def _covariance(self, factor: Kernel, left: Tensor, right: Tensor) -> Tensor:
@@ -237,6 +239,15 @@ def _distinct(positions: Tensor, size: int) -> tuple[Tensor, Tensor]:
     if positions.dim() == 1 and len(positions) >= size:  # all, rather than sort them
         return torch.arange(size, device=positions.device), positions
     return positions.unique(return_inverse=True)
+
+
+def _diagonal(kernel: Kernel, *rows: Tensor) -> Tensor:
+    """Return the variances of rows, or the covariances of two lists row by row."""
+    parts = (
+        kernel(*(each[start : start + DIAGONAL_ROWS] for each in rows), diag=True)
+        for start in range(0, max(1, len(rows[0])), DIAGONAL_ROWS)
+    )
+    return torch.cat([*parts], dim=-1)
 
 
 def _terms(kernel: Kernel) -> list[Term]:

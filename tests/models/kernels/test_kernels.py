@@ -2,10 +2,12 @@ import numpy as np
 import pytest
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.models.kernels.categorical import CategoricalKernel
 
 from botorch_bkb.models.kernels import (
     nearest_covariance,
     PrecomputedKernel,
+    product,
     TemporalDecayKernel,
 )
 from tests.helpers import seeded
@@ -112,3 +114,16 @@ def test_bad_tables_and_inputs_are_refused(table):
     for bad in (0.5, 6.0, -1.0):
         with pytest.raises(InputDataError, match="arm indices from 0 to 5"):
             PrecomputedKernel(table)(torch.tensor([[bad]]).double()).to_dense()
+
+
+@pytest.mark.parametrize("words", [1, 2])
+def test_variances_of_many_words_are_computed_a_part_at_a_time(words, monkeypatch):
+    monkeypatch.setattr(product, "DIAGONAL_ROWS", 3)
+    codes = torch.arange(8).unsqueeze(-1).repeat(1, words).double()
+    part = CategoricalKernel(active_dims=range(words)).double()
+    kernel = product.ComponentKernel([codes], part)
+    x, z = torch.arange(8).unsqueeze(-1), torch.arange(8).flip(0).unsqueeze(-1) // 2
+    with torch.no_grad():
+        full = kernel(x, z).to_dense().diagonal()
+        assert kernel(x, z, diag=True).equal(full)
+        assert kernel(x, diag=True).equal(torch.ones(8).double())
