@@ -127,11 +127,21 @@ class DriftFitter(Fitter):
     def state_dict(self, fit: Fit) -> dict[str, Any]:
         kernel = fit.temporal_kernel or default_temporal_kernel()
         temporal = {"temporal_kernel": kernel.state_dict(), "step": fit.step}
-        return {**super().state_dict(fit), **temporal}
+        return {**super().state_dict(fit), **temporal, "given_rate": self.given_rate}
 
     @override
     def loaded(self, state: dict[str, Any]) -> Fit:
         temporal_kernel = default_temporal_kernel().double()
+        state = {"given_rate": self.given_rate, **state}  # version 1.0 lacks it
+        if state["given_rate"] != self.given_rate:
+            rates = (
+                "a learned one" if rate is None else rate
+                for rate in (self.given_rate, state["given_rate"])
+            )
+            raise InputDataError(
+                "Expected the state of a bandit with the `forgetting_rate` {}, but got "
+                "{}. Construct the bandit with that of the saved one.".format(*rates)
+            )
         fit = super().loaded(state)
         temporal_kernel.load_state_dict(state["temporal_kernel"])
         step = check_number("step", state["step"], least=1e-150)

@@ -439,9 +439,15 @@ class OutcomesBandit(SavedBandit):
         names = [*self.roles] if outcomes is None else list(outcomes)
         self._check_names(dict.fromkeys(names))
         for name in names:
-            self.outcomes[name].withdraw(
-                indices, pull_ids, campaign=campaign, control=control
-            )
+            try:
+                self.outcomes[name].withdraw(
+                    indices, pull_ids, campaign=campaign, control=control
+                )
+            except InputDataError as error:
+                raise InputDataError(
+                    f"{error} This is said of the outcome {name!r}. To withdraw results"
+                    " of others alone, name these by `outcomes`."
+                ) from error
 
     @locked
     def add_pending(self, indices: Values) -> None:

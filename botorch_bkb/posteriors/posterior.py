@@ -346,7 +346,14 @@ class StaticPosterior(Posterior):
     @property
     @override
     def effective_dimension(self) -> float:  # type: ignore[override]
-        """The sum of the pulls' leverage scores; equation (5) of the COLT paper."""
+        """The sum of the pulls' leverage scores; equation (5) of the COLT paper.
+
+        Of results that share offsets it is the trace of ``I - V^{-1}``.
+        """
+        if self.grouped is not None:
+            eye = torch.eye(len(self.basis.L_v)).to(self.basis.L_v)
+            root = torch.linalg.solve_triangular(self.basis.L_v, eye, upper=False)
+            return len(eye) - root.square().sum().item()
         return (self.data[0] * self.variances(self.pulled_indices)).sum().item()
 
     @override

@@ -456,3 +456,7 @@ def test_most_of_a_plate_is_new_although_plates_differ_a_lot(seed):
         assert torch.isin(batch, bandit.observed_arms).sum() <= 4
         noise = 0.5 * torch.randn(8, generator=seeded(number)).double()
         bandit.tell(batch, mean[batch] + offset + noise, group=f"plate {number}")
+
+
+def test_the_effective_dimension_is_at_most_the_number_of_results():
+    assert 1 < told().diagnostics().effective_dimension < len(TABLE)

@@ -302,3 +302,13 @@ def test_limits_of_one_outcome_are_of_one_normal_number(limits, inside):
     values = table["c_mean"].numpy() + draws * table["c_std"].numpy()
     found = table["probability_feasible"].numpy()
     np.testing.assert_allclose(found, inside(values).mean(axis=0), atol=0.005)
+
+
+def test_a_refused_withdrawal_names_the_outcome_and_the_remedy_works():
+    bandit = campaign()
+    picks = bandit.ask(2)
+    bandit.tell(picks, {"cost": [1.0, 999.0]})
+    with pytest.raises(InputDataError, match=r"of the outcome .*, name these by `outc"):
+        bandit.withdraw(picks[1:])
+    bandit.withdraw(picks[1:], outcomes=["cost"])
+    assert bandit.outcomes["cost"].num_pulls == 11

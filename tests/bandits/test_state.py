@@ -220,3 +220,12 @@ def test_a_state_that_a_copy_loads_changes_no_other_bandit(kind):
     for one in (first, other):
         assert one.state_dict()["confidence"] == width.state_dict()
         assert one.state_dict()["confidence"] != source.state_dict()["confidence"]
+
+
+@pytest.mark.parametrize("rates", [(0.1, 0.6), ("learn", 0.1), (0.1, "learn")])
+def test_a_state_of_another_forgetting_rate_is_refused(rates):
+    bandit, other = (
+        make_bandit(GPBandit, **LEARNED, forgetting_rate=rate) for rate in rates
+    )
+    with pytest.raises(InputDataError, match=r"`forgetting_rate` .*, but got "):
+        other.load_state_dict(bandit.state_dict())

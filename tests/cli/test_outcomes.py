@@ -230,6 +230,14 @@ def test_a_failed_outcome_is_a_failed_measurement(capsys):
     assert list(pd.read_csv("next.csv")) == list(RESULTS)
 
 
+def test_an_outcome_of_controls_alone_has_no_model_yet(capsys):
+    results = RESULTS.assign(plate=["a", "b"] * 10, impurity=np.nan)
+    controls = results[:2].assign(id="std", impurity=1.0)
+    words = [*LIMITED, "--group=plate", "--control=std"]
+    assert len(run(*words, results=pd.concat([results, controls]))) > 0
+    assert "There is no model of impurity yet" in capsys.readouterr().out
+
+
 BOTH = "but got both. For outcomes, pass (?P<words>.*) instead"
 REFUSED = {
     "a limit of a reward": (["--reward=yield", *LIMITED[1:]], BOTH),
