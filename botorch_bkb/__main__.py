@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with _warnings_in_one_line():
             run(options(**vars(args)))
-    except (BotorchError, OSError) as error:
+    except (BotorchError, ImportError, OSError) as error:
         return _fail(" ".join(str(error).split()))
     return 0
 

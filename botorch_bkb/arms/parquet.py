@@ -32,6 +32,8 @@ KEPT_BYTES = 2**24
 ROW_OVERHEAD = 200
 # Mean gap above which requested rows are read one by one.
 FAR_APART = 64
+# How pandas names a column that has the numbers of rows.
+ROW_NUMBERS = "__index_level_"
 # A pass over the files shows how far it is when it has taken so long.
 BAR_SECONDS = 3.0
 
@@ -51,7 +53,8 @@ class ParquetArms(StoredArms):
     Args:
         paths: A pattern such as ``"library/*.parquet"``, or a list of files.
         columns: The names of numeric columns, or the name of one whose type is a list
-            of fixed size. None: all columns but the ids'.
+            of fixed size. None: all columns but the ids', and
+            but row numbers of pandas.
         ids: The column of what :meth:`ids` returns.
         dtype: What rows are when they are taken. None: float32 if all that is stored
             is, or else float64.
@@ -124,7 +127,11 @@ class ParquetSource(RowSource):
                 path, lambda file: (file.schema_arrow, file.metadata), str(path)
             )
             if columns is None:
-                columns = [name for name in schema.names if name != id_column]
+                columns = [
+                    name
+                    for name in schema.names
+                    if name != id_column and not name.startswith(ROW_NUMBERS)
+                ]
             self.columns = [columns] if isinstance(columns, str) else list(columns)
             for name in [*self.columns, *([id_column] if id_column else [])]:
                 if name not in schema.names:
@@ -367,7 +374,8 @@ def _width_of(
         if not (kinds.is_integer(number) or kinds.is_floating(number)):
             raise ShardDataError(
                 f"Expected column {name!r} of {path} to hold numbers, or a list of "
-                f"them of fixed size if it is the only one, but got {kind}."
+                f"them of fixed size if it is the only one, but got {kind}. Leave it "
+                "out, or store it as numbers."
             )
         width += kind.list_size if is_list else 1
         dtypes.append(np.dtype(number.to_pandas_dtype()))

@@ -41,6 +41,7 @@ from botorch_bkb.cli.tables import (
 )
 from botorch_bkb.models.utils.rows import find_duplicates
 from botorch_bkb.tables.columns import (
+    days,
     find_column,
     is_numeric,
     listing,
@@ -481,11 +482,13 @@ def _compare_settings(
 
 def match_ids(measured: pd.Series, ids: pd.Series) -> NDArray[np.int64]:
     """Return the places of measured ids among the candidates', -1 if unknown."""
-    index = pd.Index(ids)
+    # Of candidates that are one molecule, the first.
+    rows, index = np.flatnonzero(~ids.duplicated()), pd.Index(ids.drop_duplicates())
     # A column of whole numbers with a gap becomes 1.0, 2.0, ... in many programs.
     whole = measured.str.replace(r"^(-?\d+)\.0+$", r"\1", regex=True)
     places = index.get_indexer(pd.Index(measured))
-    return np.where(places < 0, index.get_indexer(pd.Index(whole)), places)
+    places = np.where(places < 0, index.get_indexer(pd.Index(whole)), places)
+    return np.where(places < 0, -1, rows[places])
 
 
 def differing(
@@ -547,7 +550,11 @@ def _as_numbers(
                 widths[n] = np.ptp(finite) or np.abs(finite[0])
         else:
             words = pd.concat([results[name], arms[name]], ignore_index=True)
-            codes = pd.factorize(words.astype("str").where(words.notna()))[0]
+            words = words.astype("str").where(words.notna()).rename(name)
+            # Equal dates may be written differently.
+            dates = days(words.dropna())
+            words = words if dates is None else dates.reindex(words.index)
+            codes = pd.factorize(words)[0]
             numbers = np.where(codes < 0, np.nan, codes)
             told[:, n], own[:, n] = np.split(numbers, [len(results)])
     return told, own, widths

@@ -201,7 +201,8 @@ def library_features(columns: Sequence[str], args: SuggestOptions) -> Features:
     arms = ParquetArms([path], names, dtype=torch.double, quiet=args.quiet)
     note(
         f"{path.name} is too large to be read as a whole: its {len(names):,} columns "
-        "of numbers stay in the file, and are read a part at a time"
+        "of numbers stay in the file, and are read a part at a time (--kernel tanimoto "
+        "reads columns of fingerprints, and compares these)"
     )
     own = tuple(arms.source.columns)
     return Features(arms, args.kernel, own, own)

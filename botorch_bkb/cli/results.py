@@ -71,7 +71,8 @@ def read_results(
     paths = [*args.observations, *args.earlier]
     if len({path.resolve() for path in paths}) < len(paths):
         raise InputDataError(
-            f"A table of results is named twice: {args.results_name}. Name each once."
+            f"A table of results is named twice: {args.results_name}. Name each once, "
+            "and save further sheets of a workbook as files of their own."
         )
     tables = [_read_result(path, args, results_id, settings, words) for path in paths]
     if args.sheet:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -96,6 +97,16 @@ def run(args: SuggestOptions) -> None:
     _suggest(campaign)
 
 
+def _matching(pattern: str) -> list[str]:
+    """Return the files of a pattern, that of round 10 after that of round 9."""
+
+    def numbered(name: str) -> list[Any]:
+        parts = re.split("([0-9]+)", name)
+        return [int(part) if n % 2 else part for n, part in enumerate(parts)]
+
+    return sorted(glob.glob(pattern), key=numbered)
+
+
 def _check_options(args: SuggestOptions) -> None:
     """Raise an error if options do not fit: before the work."""
     # Before CANDIDATES, --minimize alone takes them for its column.
@@ -112,7 +123,7 @@ def _check_options(args: SuggestOptions) -> None:
     args.observations = [
         Path(name)
         for path in args.observations
-        for name in (not path.exists() and sorted(glob.glob(f"{path}"))) or [f"{path}"]
+        for name in (not path.exists() and _matching(f"{path}")) or [f"{path}"]
         if not Path(name).name.startswith("~$")
     ]
     if (args.arms is None) == (not args.component):

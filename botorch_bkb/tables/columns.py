@@ -180,7 +180,7 @@ def _plain(column: pd.Series, keeps_text: bool, is_outcome: bool) -> pd.Series:
             return column.astype("float64")
         if not present.map(lambda value: isinstance(value, str | datetime.date)).any():
             return column
-    if column.dtype.kind == "m":  # durations
+    if column.dtype.kind == "m" and not keeps_text:  # durations
         return column
     if is_numeric(column) and not keeps_text:
         if not pd.api.types.is_extension_array_dtype(column):

@@ -247,7 +247,9 @@ def _shown(cell: Any, source: Any) -> object:
 def _read_parquet(path: Path, columns: Collection[str | None] | None) -> pd.DataFrame:
     own = parquet_columns(path)
     names = None if columns is None else [name for name in own if name in columns]
-    table = pd.read_parquet(path, columns=names).reset_index(drop=True)
+    table = pd.read_parquet(path, columns=names)
+    table = table.reset_index([name for name in table.index.names if name is not None])
+    table = table.reset_index(drop=True)[names or [*table]]
     table.index += 1  # the header is row 0
     # pyarrow keeps the memory of reading for another time.
     pa.default_memory_pool().release_unused()
@@ -342,7 +344,9 @@ def is_library(path: Path) -> bool:
 
 def parquet_columns(path: Path) -> list[str]:
     """Return the names of a Parquet file's columns."""
-    return list(pq.read_schema(path).names)
+    names = pq.read_schema(path).names
+    # pandas keeps the numbers of rows.
+    return [name for name in names if not name.startswith("__index_level_")]
 
 
 def read_rows(

@@ -56,6 +56,14 @@ def test_settings_match_as_programs_round_them(suggest):
     assert "numbers may differ by 0.01 %" in said
 
 
+def test_dates_are_the_same_setting_however_they_are_written(suggest):
+    arms = ARMS.assign(start=[f"2026-01-{n:02d} 08:00" for n in range(1, 19)])
+    results = HISTORY.assign(start=[f"2026-01-{n + 1:02d}T08:00:00" for n in MEASURED])
+    batch, said = suggest(arms, results, "--max-repeats", 1)
+    assert not {*batch["id"]} & {f"K-{place}" for place in MEASURED}
+    assert "10 of 10 results without a known id have the settings" in said
+
+
 def test_a_near_miss_informs_by_its_own_settings(suggest):
     results = HISTORY.replace({"heat": {55.5: 55.0}}).head(5)
     _, said = suggest(ARMS, results)

@@ -1,5 +1,6 @@
 """Libraries of molecules and of bits, to the next plate."""
 
+import sys
 from itertools import product
 from pathlib import Path
 
@@ -121,6 +122,24 @@ def test_one_molecule_written_twice_is_one_candidate(library, capsys):
     assert f"m{row}" not in set(found["id"])
     # Two of its three measurements are made.
     assert found.set_index("id")["repeats"].get("other way", 0) <= 1
+
+
+def test_a_molecule_written_twice_may_name_itself(library, capsys):
+    library = library.drop(columns="id")
+    library.loc[len(library)] = Chem.MolToSmiles(
+        Chem.MolFromSmiles(library["smiles"][0]), canonical=False, rootedAtAtom=1
+    )
+    results = library.iloc[[0, 9, 30, 50, 89]].assign(reward=[1.0, 4.0, 2.0, 5.0, 3.0])
+    words = ["--id", "smiles", "--smiles", "smiles", "--max-repeats", 1]
+    batch = next_batch(library, results, *words, size=85)
+    assert len(batch) == 85
+    assert "89 candidates, 4 of them measured" in capsys.readouterr().out
+
+
+def test_without_rdkit_it_is_said_what_to_install(library, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "rdkit", None)
+    next_batch(library, None, "--smiles", "smiles", code=2)
+    assert "Install it with pip install" in capsys.readouterr().err
 
 
 def test_another_column_beside_the_molecule_is_learned_too(library, capsys):

@@ -55,6 +55,14 @@ def test_one_table_may_have_no_ids(is_last, capsys):
     assert "such as row 2 of b.csv those of R12" in capsys.readouterr().out
 
 
+def test_files_of_a_pattern_are_in_the_order_of_their_numbers(capsys):
+    told = {1: RESULTS, 2: RESULTS[:1].assign(reward="failed"), 10: RESULTS[:1]}
+    for number, table in told.items():
+        write(table, f"round_{number}.csv")
+    suggest("--observations", "round_*.csv", "--replicates-are-real")
+    assert "last measurement failed" not in capsys.readouterr().out
+
+
 def test_a_fault_names_its_row_and_its_file(capsys):
     wrong = RESULTS[4:].assign(reward=["1", "2", "3", "high", "5", "6"])
     words = *write(RESULTS[:4], "a.csv"), *write(wrong, "b.csv")

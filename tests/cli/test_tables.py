@@ -3,11 +3,13 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from botorch.exceptions.errors import InputDataError
 
+from botorch_bkb.arms import ParquetArms
 from botorch_bkb.cli.features import feature_table
 from botorch_bkb.tables.columns import read_table
-from botorch_bkb.tables.files import write_table
+from botorch_bkb.tables.files import parquet_columns, write_table
 
 
 @pytest.fixture
@@ -215,3 +217,21 @@ def test_columns_that_say_something_are_not_named(column, capsys):
     table = pd.DataFrame({"x": column, "other": np.arange(float(len(column)))})
     feature_table(table)
     assert notes(capsys) == []
+
+
+@pytest.mark.parametrize("columns", [None, ["sex"]])
+def test_what_pandas_keeps_as_the_index_is_a_column_if_it_has_a_name(
+    table, tmp_path, columns
+):
+    named, unnamed = tmp_path / "named.parquet", tmp_path / "unnamed.parquet"
+    table.set_index("sex").to_parquet(named)
+    table[::2].to_parquet(unnamed)
+    assert parquet_columns(named) == ["size", "ripe", "gain", "sex"]
+    assert parquet_columns(unnamed) == [*table]
+    for path, own in ((named, table), (unnamed, table[::2])):
+        found = read_table(path, columns=columns).frame.reset_index(drop=True)
+        own = own.reset_index(drop=True)[columns or [*own]]
+        pd.testing.assert_frame_equal(found, own, check_dtype=False, check_like=True)
+    numbers = table.drop(columns=["sex", "ripe"])[::2]
+    numbers.to_parquet(unnamed)
+    assert ParquetArms(unnamed).equal(torch.tensor(numbers.to_numpy("float64")))
