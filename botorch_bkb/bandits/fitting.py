@@ -39,7 +39,7 @@ from botorch_bkb.checks import (
 )
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.kernels import TemporalDecayKernel
-from botorch_bkb.models.kernels.grouped import GroupedKernel, OFFSET_PRIOR, WIDE
+from botorch_bkb.models.kernels.grouped import GroupedKernel, WIDE
 from botorch_bkb.models.kernels.learned import (
     anova_to_learn,
     composite_to_learn,
@@ -74,9 +74,6 @@ MAX_ANOVA_FEATURES = 64
 # there are groups. A sparse one of all observations takes for noise what its inducing
 # points cannot explain.
 MAX_FIT_ARMS = 512
-# The spread of tau about its value without a warp. Its likelihood given the levels that
-# these results gave would be largest at no offsets at all.
-FOUND_SPREAD = 0.05
 # An earlier campaign tells nothing if the present results are less likely with it than
 # without by so many nats. Of few results, all of promising arms, a helpful one has -5.
 MUCH_LESS_LIKELY = 4.5
@@ -93,9 +90,9 @@ class Units:
         mean: The prior mean, which is subtracted from rewards.
         std: The number by which they are divided then.
         warp: The warp of rewards before both; None for rewards as they are.
-        levels: What is subtracted from rewards before the warp, by the numbers of
-            campaign and group: estimated offsets, which the warp would distort.
-        offset_std: The standard deviation of the offsets that they are estimates of.
+        levels: What is subtracted from rewards before the warp, and added after it, by
+            the numbers of campaign and group: estimates of offsets, which the warp
+            would distort.
         bounds: The least and the largest possible reward. Answers stay inside.
     """
 
@@ -103,7 +100,6 @@ class Units:
     std: float = 1.0
     warp: LogWarp | None = None
     levels: Mapping[tuple[int, int], float] = field(default_factory=dict)
-    offset_std: float = OFFSET_PRIOR[0]
     bounds: tuple[float, float] = (-math.inf, math.inf)
 
     def standardized(self, sums: Tensor, counts: Tensor | float = 1.0) -> Tensor:
@@ -365,14 +361,9 @@ class Fitter:
         if not (self.learns_kernel and self.compares):
             return best
         criterion, levels = attrgetter("criterion"), self._levels(results, best)
-        tau = best.groups.offset_std * best.reward_std
-        less = replace(raw, levels=levels, offset_std=tau)
         if (warp := LogWarp.of(results.less(levels).rewards)) is not None:
-            warped = self._fit_to(results, before, replace(less, warp=warp))
-            fair = best
-            if levels:  # known levels make both more likely
-                fair = self._fit_to(results, before, less)
-            best = best if fair.criterion >= warped.criterion else warped
+            units = replace(raw, warp=warp, levels=levels)
+            best = max(best, self._fit_to(results, before, units), key=criterion)
         if len(results.rewards) < before.next_search:
             return best
         others = [new for new in self.new_kernels if new is not before.new_kernel]
@@ -612,11 +603,8 @@ class Fitter:
         if (sharing := Sharing.of(results.labels)) is not None:
             codes = sharing.codes.cpu()
             x = torch.cat([x, codes.to(x)], dim=-1)
-            prior = OFFSET_PRIOR
-            if fit.units.levels:
-                prior = fit.units.offset_std / fit.reward_std, FOUND_SPREAD
             of_groups = sharing.scaled_covariance.to(x), len(sharing.campaigns)
-            grouped = GroupedKernel(kernel, *of_groups, prior).double()
+            grouped = GroupedKernel(kernel, *of_groups).double()
             kernel = grouped
             grouped.initialize(raw_weight=fit.groups.weights(sharing.campaigns))
             if sharing.campaigns:

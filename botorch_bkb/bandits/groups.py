@@ -293,7 +293,6 @@ def describe_groups(
             number = sharing.codes[places[0], CAMPAIGN] + 1
             if has.any() and grouped.rho_squared[number] < NOTHING**2:
                 found_of = moments[has].flatten().tolist()
-                found_of[0] += units.levels.get((campaign, group), 0.0)
             if kind == CAMPAIGN:
                 results = worth[number - 1]
         if group == NO_GROUP and not found_of:

@@ -106,12 +106,12 @@ class Results(NamedTuple):
         return self._replace(rewards=rewards)
 
     def warped(self, units: Units) -> Results:
-        """Return these observations less their levels, with warped rewards."""
-        results = self.less(units.levels)
+        """Return these observations with rewards warped, but not their levels."""
         if units.warp is None:
-            return results
-        rewards, noise = units.warp.measured(results.rewards, results.noise)
-        return results._replace(rewards=rewards, noise=noise)
+            return self
+        less = self.less(units.levels).rewards
+        rewards, noise = units.warp.measured(less, self.noise)
+        return self._replace(rewards=rewards + (self.rewards - less), noise=noise)
 
     def weights(self, fit: Fit) -> Tensor:
         """Return the weights of warped results: a variance over their noise variances.

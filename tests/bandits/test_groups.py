@@ -73,7 +73,7 @@ def told(arms=ARMS, rewards=REWARDS, table=TABLE, **options):
 
 
 def levels_of(bandit, table=TABLE):
-    """Return what is subtracted from each result before the warp."""
+    """Return what is subtracted from each result before the warp, and added after."""
     labels, found = ["", *bandit._observations.labels], np.zeros(len(table))
     for (campaign, group), level in bandit._present()[0].fit.units.levels.items():
         is_in = table.campaign == labels[campaign + 1]
@@ -88,10 +88,11 @@ def dense(bandit, table=TABLE, rewards=REWARDS, S=None, unit=None):
     fit, features = surrogate.fit, surrogate.fitter.features[torch.arange(30)]
     units, unit = fit.units, unit or fit.units.std
     y = (1 if bandit.maximize else -1) * torch.tensor(rewards)
-    y = y - torch.tensor(levels_of(bandit, table))
+    levels = torch.tensor(levels_of(bandit, table))
     noise = torch.tensor(table.noise.to_numpy())
     if units.warp is not None:
-        y, noise = units.warp.measured(y, noise)
+        y, noise = units.warp.measured(y - levels, noise)
+        y = y + levels
     labels = table[["arm", "group", "campaign", "control"]].copy()
     for name in labels.columns[1:]:
         labels[name] = pd.Categorical(labels[name].replace("", None)).codes
@@ -183,10 +184,7 @@ def test_answers_are_those_of_the_dense_process(options, maximize):
         # By its first result. The level of a campaign that does not count is unknown.
         first, kind = int(same.argmax()), int(bool(is_whole))
         offset, variance = process.offset(first, kind)
-        pair = names.index(row.campaign) - 1, names.index(row.group) - 1
-        pair = (pair[0], -2) if is_whole else pair
-        offset = units.std * offset + units.levels.get(pair, 0.0)
-        offset = offset if maximize else -offset
+        offset *= units.std if maximize else -units.std
         expected = np.array([offset, units.std * math.sqrt(variance)])
         if not is_whole or row.worth > 1e-3:
             np.testing.assert_allclose([row.offset, row["std"]], expected, **close)

@@ -36,7 +36,6 @@ class GroupedKernel(WeightedKernel):
         base_kernel: The kernel ``k`` of the features.
         scaled_covariance: The ``G x G`` prior covariances ``c`` of offsets, over tau^2.
         num_campaigns: The number of earlier campaigns, numbered from 0.
-        offset_prior: Median and spread of the log-normal prior of tau.
     """
 
     def __init__(
@@ -44,11 +43,10 @@ class GroupedKernel(WeightedKernel):
         base_kernel: Kernel,
         scaled_covariance: Tensor,
         num_campaigns: int,
-        offset_prior: tuple[float, float] = OFFSET_PRIOR,
     ) -> None:
         of_campaigns = [DISCREPANCY_PRIOR] * num_campaigns
         of_campaigns += [NOISE_RATIO_PRIOR] * num_campaigns
-        medians, spreads = torch.tensor([offset_prior, *of_campaigns]).double().mT
+        medians, spreads = torch.tensor([OFFSET_PRIOR, *of_campaigns]).double().mT
         prior = LogNormalPrior(medians.log(), spreads)
         super().__init__((1 + 2 * num_campaigns,), prior)
         self.base_kernel, self.num_campaigns = base_kernel, num_campaigns
