@@ -479,13 +479,12 @@ class FiniteArmBandit(Bandit):
         observations, (surrogate, moments) = self._observations, self._present()
         fit, told = surrogate.fit, observations.history()
         told = told.rows(told.indices != NO_ARM)
-        results = told.less(fit.units.levels)
-        X = as_dense(self.arms[results.indices])
+        X = as_dense(self.arms[told.indices])
         outcome = fit.units.outcome_transform(observations.sign, X)
-        targets, _ = outcome((observations.sign * results.rewards).to(X).unsqueeze(-1))
+        targets, _ = outcome((observations.sign * told.rewards).to(X).unsqueeze(-1))
         options: dict[str, Any] = {}
         grouped = moments.grouped if isinstance(moments, StaticPosterior) else None
-        if results.noise.any() and grouped is None:
+        if told.noise.any() and grouped is None:
             noises = fit.noise_variance / told.warped(fit.units).weights(fit)
             options["train_Yvar"] = noises.to(X).unsqueeze(-1)
         else:
