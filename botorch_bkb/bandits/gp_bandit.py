@@ -424,7 +424,8 @@ class GPBandit(FiniteArmBandit):
             campaign as a whole: ``campaign``, "" for this one; ``group``, "" for the
             whole, and in this one for results without a group; ``offset`` from the
             average group, in units of the reward, and its standard deviation ``std``,
-            both NaN where offsets do not act or the campaign tells nothing;
+            both NaN where offsets do not act, the campaign tells nothing, or a
+            campaign as a whole has no present result beside it;
             ``num_results``; and ``worth``, of an earlier campaign the number of this
             campaign's results that would tell as much of the arms, else NaN.
         """

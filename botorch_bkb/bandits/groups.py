@@ -291,7 +291,10 @@ def describe_groups(
         if sharing is not None and grouped is not None:
             has = effects[places[0]] & (kinds == kind)
             number = sharing.codes[places[0], CAMPAIGN] + 1
-            if has.any() and grouped.rho_squared[number] < NOTHING**2:
+            # Without a present result, an earlier campaign's level is that of all.
+            is_known = group != WHOLE or bool((labels[:, CAMPAIGN] < 0).any())
+            is_known &= grouped.rho_squared[number] < NOTHING**2
+            if has.any() and is_known:
                 found_of = moments[has].flatten().tolist()
             if kind == CAMPAIGN:
                 results = worth[number - 1]

@@ -657,6 +657,7 @@ def build_parser() -> argparse.ArgumentParser:
             description=description,
             epilog=epilog,
             formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,  # files of options have whole names
         )
         # Values such as -100:100 and -1e-3, too.
         command._negative_number_matcher = re.compile(r"-\.?\d")

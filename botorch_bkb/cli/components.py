@@ -67,17 +67,10 @@ class Products:
         self.args = args
         names = [name for name, _ in args.component]
         options = [*args.smiles, *args.category]
-        if len({*names}) < len(names) or not {*options} <= {*names}:
+        if not {*options} <= {*names}:
             raise InputDataError(
-                "Expected --component to name each component once, and --smiles and "
-                f"--category to name some of them, but got {names} and {options}."
-            )
-        outcomes = args.outcome_columns
-        taken = {*names}.intersection([*args.columns_of_next, *outcomes, args.group])
-        if taken:
-            raise InputDataError(
-                f"Expected other names of components than {sorted(taken)}, which are "
-                "columns of the results or of the batch. Rename them."
+                "Expected --smiles and --category to name some of the components "
+                f"{names}, but got {options}."
             )
         found = {name: _read_list(name, text, args) for name, text in args.component}
         lists = {name: own for name, (own, _) in found.items()}
@@ -112,6 +105,13 @@ class Products:
         self.num_candidates = math.prod(known.values())
         open_failed = self.arms.is_allowed(self.failed).sum()
         self.num_available = self.arms.num_allowed - int(open_failed)
+        if not self.num_available:
+            raise InputDataError(
+                f"No combination is left: of {self.num_candidates:,}, the last "
+                f"measurement of {int(open_failed):,} failed, and --forbid has the "
+                "others. Forbid fewer, remove the rows of those that failed, or add "
+                "elements."
+            )
 
     def exclude(self, bandit: GPBandit) -> Tensor | None:
         """Retire products that failed; all others are available."""

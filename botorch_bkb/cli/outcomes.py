@@ -108,12 +108,6 @@ def read_roles(args: SuggestOptions) -> None:
             "--target, --limit). Leave it out. In place of a threshold pass --limit "
             '"COLUMN >= X", and write logarithms into the column and its limits.'
         )
-    taken = [name for name in roles if name in (args.id, *args.columns_of_next)]
-    if taken:
-        raise InputDataError(
-            f"The outcome {taken[0]!r} has the name of another column of the batch. "
-            "Rename it."
-        )
 
 
 def outcome_parts(campaign: Candidates) -> list[Part]:

@@ -7,7 +7,7 @@ import io
 import platform
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from itertools import combinations
 from typing import Any
@@ -139,7 +139,9 @@ def read_rounds(campaign: Candidates) -> pd.DataFrame:
             names, by = pd.Series(files), "Each file is a round."
             keys = pd.Series(pd.factorize(files)[0])
         else:
-            keys = pd.Series(np.arange(len(results)) // args.batch_size)
+            rows = results.index.get_level_values(-1)
+            every = np.union1d(rows, campaign.last.failed)
+            keys = pd.Series(np.searchsorted(every, rows) // args.batch_size)
             names = keys + 1
             by = f"Each round has {args.batch_size:,} results (--batch-size), in the "
             by += "order of the table. --round names a column of rounds."
@@ -265,11 +267,16 @@ def _assumed(campaign: Candidates, parts: Sequence[Part]) -> dict[str, Any]:
     packages = botorch_bkb, botorch, gpytorch, torch
     versions = [f"{package.__name__} {package.__version__}" for package in packages]
     assumed["versions"] = ", ".join([*versions, f"Python {platform.python_version()}"])
+    flags = {
+        each.name: each.metadata["flag"] or f"--{each.name.replace('_', '-')}"
+        for each in fields(SuggestOptions)
+        if "flag" in each.metadata
+    }
     assumed["date"] = f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}"
     return assumed | {
-        f"--{name.replace('_', '-')}": getattr(value, "name", value)
+        flags[name]: getattr(value, "name", value)
         for name, value in sorted(vars(args).items())
-        if name not in ("arms", "command", "roles")
+        if name in flags and name != "arms"
     }
 
 

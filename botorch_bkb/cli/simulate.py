@@ -21,7 +21,12 @@ from botorch_bkb.bandits import EpsilonGreedyPolicy, FiniteArmBandit, GPBandit
 from botorch_bkb.cli.arguments import DemoOptions, SimulateOptions, SuggestOptions
 from botorch_bkb.cli.campaign import Campaign
 from botorch_bkb.cli.suggest import bandit_options, SuggestLoop
-from botorch_bkb.cli.tables import note, reward_column, status
+from botorch_bkb.cli.tables import (
+    note,
+    require_different_columns,
+    reward_column,
+    status,
+)
 from botorch_bkb.plotting import blank_figure, plot_found, plot_regret
 from botorch_bkb.tables.columns import require_column
 from botorch_bkb.tables.files import require_own
@@ -112,7 +117,9 @@ def run_demo(args: DemoOptions) -> None:
 
 def check_folder(folder: Path) -> None:
     """Raise an error if :func:`report` would replace files that no run wrote."""
-    mark = "^bandit,seed,num_pulls|Matplotlib version"
+    if folder.exists() and not folder.is_dir():
+        raise InputDataError(f"--output {folder} is a file. Name a folder.")
+    mark = "(?m)^bandit,seed,num_pulls|Matplotlib version"
     for name in ("rounds.csv", "regret.png"):
         require_own("--output", folder / name, mark, None)
 
@@ -127,7 +134,9 @@ def load_problem(
     # The other options of `suggest` keep their defaults.
     names = [option.name for option in fields(SuggestOptions)]
     own = {name: getattr(args, name) for name in names if hasattr(args, name)}
+    del own["output"]  # a folder
     options = SuggestOptions(**own | {"arms": args.table})
+    require_different_columns(options)
     campaign = Campaign(options)
     require_column(campaign.table, args.reward, args.table, "--reward")
     rewards = reward_column(campaign.table[args.reward], may_be_empty=False)

@@ -60,7 +60,14 @@ from botorch_bkb.cli.predictions import (
 )
 from botorch_bkb.cli.report import Part, report_page
 from botorch_bkb.cli.results import add_results, told_table
-from botorch_bkb.cli.tables import in_digits_of, note, quoted, status, unit_trouble
+from botorch_bkb.cli.tables import (
+    in_digits_of,
+    note,
+    quoted,
+    require_different_columns,
+    status,
+    unit_trouble,
+)
 from botorch_bkb.desirability import Desirability
 from botorch_bkb.tables.columns import listing, to_numbers
 from botorch_bkb.tables.files import KINDS, require_own, table_kind, write_table
@@ -69,10 +76,10 @@ from botorch_bkb.tables.files import KINDS, require_own, table_kind, write_table
 NUM_ROWS_SHOWN = 10
 # What only files of earlier runs have.
 MARKS = {
-    "output": "^# Options of suggest",
+    "output": "(?m)^# Options of suggest",
+    "predictions": "\nmean\nstd\nlow\nhigh\nprobability_best(\nprobability_[a-z]*)?\n\n"
+    "|\n.+_std\n.+_low\n.+_high(\nprobability_feasible)?\n\n",
     "report": "<title>Next batch for ",
-    "predictions": ",mean,std,low,high,probability_best(,probability_[a-z]*)?$"
-    "|,[^,]+_std,[^,]+_low,[^,]+_high(,probability_feasible)?$",
 }
 
 
@@ -116,9 +123,11 @@ def _check_options(args: SuggestOptions) -> None:
         args.minimize[args.minimize.index(files[-1])] = ""
         args.arms = Path(files[-1])
         args.words = candidates_first(args.words, "--minimize", args.arms)
-    elif args.arms is None and not args.component and len(args.observations) > 1:
-        args.arms = args.observations.pop()
-        args.words = candidates_first(args.words, "--observations", args.arms)
+    elif args.arms is None and not args.component:
+        lists = [each for each in by_option(args.words) if each[0] == "--observations"]
+        if lists and len(lists[-1]) > 2:  # CANDIDATES stands after its files
+            args.arms = args.observations.pop()
+            args.words = candidates_first(args.words, "--observations", args.arms)
     # Windows leaves patterns as they are. Excel locks a table by a file ~$.
     args.observations = [
         Path(name)
@@ -128,8 +137,8 @@ def _check_options(args: SuggestOptions) -> None:
     ]
     if (args.arms is None) == (not args.component):
         raise InputDataError(
-            "Expected either a table CANDIDATES or lists of components (--component), "
-            "and not both."
+            "Expected either a table CANDIDATES, best as the first word after suggest, "
+            "or lists of components (--component), and not both."
         )
     _check_reward(args)
     if args.component:
@@ -153,11 +162,7 @@ def _check_options(args: SuggestOptions) -> None:
             "a table. Remove such rows from it, or pass --available COLUMN, a column "
             "that says no there."
         )
-    if args.id in args.columns_of_next:
-        raise InputDataError(
-            f"--id {args.id!r} is a column that the batch has of its own. Rename it in "
-            "the tables."
-        )
+    require_different_columns(args)
     if args.control and args.group is None:
         raise InputDataError(
             "--control needs --group COLUMN: controls tell how groups of results "
@@ -194,13 +199,11 @@ def _check_reward(args: SuggestOptions) -> None:
             "one outcome, not of the score. Leave it out."
         )
     names = pd.Index(args.outcome_columns)
-    wrong = names[names.duplicated() | names.isin([args.id, *args.columns_of_next])]
-    if len(wrong):
+    if names.has_duplicates:
         raise InputDataError(
-            f"Expected each --objective to have a column of its own, and none of the "
-            f"batch, but got {wrong[0]!r}. Leave it out, or rename the column."
-            + f" For a limit, pass {words} instead."
-            * names.has_duplicates
+            "Expected each --objective to have a column of its own, but got "
+            f"{names[names.duplicated()][0]!r} twice. Leave one out. For a limit, pass "
+            f"{words} instead."
         )
     Desirability(dict(args.objective))  # checks directions, ranges and weights
 

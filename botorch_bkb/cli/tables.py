@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from itertools import permutations
 from pathlib import Path
 
@@ -97,6 +97,26 @@ def read_by_options(
     for text in table.notes:
         note(text)
     return table
+
+
+def require_different_columns(args: SuggestOptions) -> None:
+    """Raise an error if options name one column twice, or one of the batch's own."""
+    owners = dict.fromkeys(args.columns_of_next, "which the batch has of its own")
+    named: dict[str, Sequence[str | None]] = {
+        "--component": [name for name, _ in args.component],
+        "--id": [args.id],
+        args.outcome_option: args.outcome_columns,
+        "--noise-std": [args.noise_column],
+        "--group": [args.group],
+    }
+    for option, columns in named.items():
+        for name in filter(None, columns):
+            if name in owners:
+                raise InputDataError(
+                    f"{option} names the column {name!r}, {owners[name]}. Rename it in "
+                    "the tables, or name another."
+                )
+            owners[name] = f"as {option} does"
 
 
 def unit_trouble(name: str, parts: Mapping[str, pd.Series]) -> str:

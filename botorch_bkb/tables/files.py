@@ -7,7 +7,7 @@ import gzip
 import io
 import re
 from collections.abc import Collection
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from itertools import chain, zip_longest
@@ -297,11 +297,10 @@ def require_own(option: str, path: Path, mark: str, separator: str | None) -> No
     """Raise an error if a file exists that no earlier run wrote, without its mark."""
     if not path.is_file() or path.stat().st_size == 0:
         return
-    try:
+    text = path.read_bytes().decode(errors="replace")
+    with suppress(InputDataError):
         table = read_cells(path, None, separator, None, [])
-        text = ",".join(table.frame.columns)
-    except InputDataError:
-        text = path.read_bytes().decode(errors="replace")
+        text = "\n".join([*table.frame.columns, "", text])
     if not re.search(mark, text):
         raise InputDataError(
             f"{option} would replace {path}, which no earlier run wrote. Move that "

@@ -46,6 +46,7 @@ def test_a_value_may_begin_with_a_minus_sign():
         (["--seed", "-1"], "argument --seed: expected a whole number from 0"),
         (["--seed", str(2**63)], "argument --seed: expected a whole number from 0"),
         # The first value would be lost.
+        (["--batch=4"], "unrecognized arguments: --batch=4"),
         (["--id", "name", "--id", "code"], "expected once, but got both name and code"),
         (["--seed", "0", "--seed", "0"], "expected once, but got both 0 and 0"),
     ],

@@ -144,14 +144,17 @@ def test_results_of_other_elements_train_the_model_and_are_not_chosen(folder, ca
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--component=acid=1,2"], "name each component once"),
+        (["--component=acid=1,2"], "'acid', as --component does"),
         (["--component=x=none.csv"], "There is no file none.csv"),
         (["--component=x=0.5,1.5,0.5"], "different elements.*0.5, 1.5, 0.5"),
-        (["--component=yield=1,2"], r"other names of components than \['yield'\]"),
-        ([f"--forbid=base={base}" for base in ("none", "weak")], "all are forbidden"),
+        (["--component=yield=1,2"], "column 'yield', as --component does"),
+        (
+            [f"--forbid=base={base}" for base in ("none", "weak")],
+            "No combination is left: of 96",
+        ),
         (["--component=ligand=acids.csv"], "Pass --smiles ligand for molecules"),
         (["--forbid=acid=009"], "parts such as acid=A3.*'acid=009'"),
-        (["--category=boron"], "--smiles and --category to name some of them"),
+        (["--category=boron"], "--category to name some of the components"),
         (["--forbid=base=none,base=weak"], "each once.*'base=weak'. Repeat --forbid"),
     ],
 )

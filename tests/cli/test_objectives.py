@@ -113,7 +113,7 @@ def test_combinations(capsys):
         (["--objective", "dr:max:0:1:-1"], "objective 'dr' to be .*a positive weight"),
         (["--objective", "dr:max:0:1"], "has no column 'dr', only .* by --objective"),
         (["--objective", "yield:min:0:1"], "to have a column of its own"),
-        (["--objective", "std:min:0:1"], "'std'. Leave it out, or rename"),
+        (["--objective", "std:min:0:1"], "column 'std', which the batch has"),
         (["--log-reward"], "--log-reward does not go with --objective"),
         (["--reward", "yield"], "--reward does not go with --objective"),
     ],

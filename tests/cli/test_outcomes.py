@@ -230,6 +230,14 @@ def test_a_failed_outcome_is_a_failed_measurement(capsys):
     assert list(pd.read_csv("next.csv")) == list(RESULTS)
 
 
+def test_predictions_of_an_outcome_with_a_comma_can_be_replaced():
+    results = RESULTS.rename(columns={"impurity": "impurity, %"})
+    words = ["--maximize=yield", "--limit", "impurity, % <= 2", "--predictions=p.csv"]
+    for _ in range(2):
+        run(*words, results=results)
+    assert "impurity, %_mean" in pd.read_csv("p.csv")
+
+
 def test_an_outcome_of_controls_alone_has_no_model_yet(capsys):
     results = RESULTS.assign(plate=["a", "b"] * 10, impurity=np.nan)
     controls = results[:2].assign(id="std", impurity=1.0)

@@ -26,6 +26,7 @@ from botorch_bkb.cli.results import told_table
 from botorch_bkb.cli.tables import in_digits_of
 from botorch_bkb.integrations.chem import draw_molecules
 from botorch_bkb.models.kernels import TanimotoKernel
+from botorch_bkb.tables.files import Table
 from tests.helpers import learned_parts
 from tests.reference import composite_covariance
 
@@ -197,7 +198,7 @@ def test_the_page_says_why_a_model_cannot_be_trusted(
     assert verdict in Parsed(write_report(folder)).text
 
 
-def rounds_of(rewards, column=None, cells=(), index=None, **name):
+def rounds_of(rewards, column=None, cells=(), index=None, failed=(), **name):
     """Return the rewards of each round, by its name."""
     results = pd.DataFrame({"id": "a", "reward": rewards}, index)
     if column is not None:
@@ -205,7 +206,8 @@ def rounds_of(rewards, column=None, cells=(), index=None, **name):
     options = {"observations": ["results.csv"], "batch_size": 2}
     args = SuggestOptions(**options, round=name.get("name", column))
     told = {"results": results, "rewards": np.array(rewards)}
-    rounds = read_rounds(SimpleNamespace(args=args, **told))
+    last = Table(results, failed=pd.Index(failed))
+    rounds = read_rounds(SimpleNamespace(args=args, last=last, **told))
     parts = [part for _, part in rounds.groupby("key")]
     return [(part["name"].iloc[0], [*part["reward"]]) for part in parts]
 
@@ -228,10 +230,10 @@ def test_rounds_are_in_the_order_of_numbers_dates_or_rows(one, other, names):
 
 
 def test_rounds_without_a_column_are_of_the_batch_size():
-    """A failed row counts, so later ones stay in their rounds."""
-    file = pd.MultiIndex.from_product([["results.csv"], range(6)])
-    found = rounds_of([0.0, 1.0, np.nan, 2.0, 3.0, 4.0], index=file)
-    assert found == [(1, [0, 1]), (2, [2]), (3, [3, 4])]
+    """Rows in flight and failed rows count, so later ones stay in their rounds."""
+    file = pd.MultiIndex.from_product([["results.csv"], [0, 1, 2, 4, 5, 7]])
+    found = rounds_of([0.0, 1.0, np.nan, 3.0, 4.0, 5.0], index=file, failed=[3])
+    assert found == [(1, [0, 1]), (3, [3, 4]), (4, [5])]
 
 
 def test_rounds_are_files_or_the_column_round():

@@ -55,6 +55,13 @@ def test_one_table_may_have_no_ids(is_last, capsys):
     assert "such as row 2 of b.csv those of R12" in capsys.readouterr().out
 
 
+def test_results_that_another_file_has_too_are_copies(capsys):
+    more = RESULTS.merge(ARMS, on="id").assign(remark="as before")
+    tables = write(RESULTS, "a.csv") + write(more, "b.csv")
+    suggest(*tables, code=2)
+    assert "20 of 20 measurements are equal to another row" in capsys.readouterr().err
+
+
 def test_files_of_a_pattern_are_in_the_order_of_their_numbers(capsys):
     told = {1: RESULTS, 2: RESULTS[:1].assign(reward="failed"), 10: RESULTS[:1]}
     for number, table in told.items():

@@ -201,3 +201,12 @@ def test_only_files_of_earlier_runs_are_replaced(command, name, table, capsys):
     assert f"would replace {path}, which no earlier run wrote" in captured.err
     assert captured.out == ""
     assert path.read_bytes() == b"id,gain\n1,2\n"
+
+
+@pytest.mark.parametrize(
+    "command", [["demo"], ["simulate", "table.csv", "--reward=gain"]]
+)
+def test_an_output_that_is_no_folder_is_refused_before_the_work(command, capsys):
+    Path("out").write_text("notes")
+    assert main([*command, "--output=out"]) == 2
+    assert "--output out is a file. Name a folder." in capsys.readouterr().err

@@ -55,8 +55,8 @@ def suggest(results=None, *words, batch_size=6):
 def failed(capsys):
     """Return a function that runs a command that is refused, and returns why."""
 
-    def run(*words):
-        assert main(["suggest", "arms.csv", *words]) == 2
+    def run(*words, arms=("arms.csv",)):
+        assert main(["suggest", *arms, *words]) == 2
         error = capsys.readouterr().err
         assert error.count("\n") == 1
         return error
@@ -65,7 +65,26 @@ def failed(capsys):
 
 
 def test_ids_are_in_a_column_that_the_batch_has_not(failed):
-    assert "'mean' is a column that the batch has of its own" in failed("--id", "mean")
+    said = failed("--id", "mean")
+    assert "--id names the column 'mean', which the batch has of its own" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["--reward", "id"], "--id"),
+        (["--reward", "yield", "--noise-std", "yield"], "--reward"),
+        (["--group", "reward"], "--reward"),
+        (["--noise-std", "g", "--group", "g"], "--noise-std"),
+    ],
+)
+def test_two_options_do_not_name_one_column(words, option, failed):
+    assert f", as {option} does. Rename it" in failed(*words)
+
+
+def test_candidates_are_not_guessed_from_the_last_results(failed):
+    said = failed("--observations", "a.csv", "--observations", "b.csv", arms=())
+    assert "Expected either a table CANDIDATES, best as the first word" in said
 
 
 @pytest.mark.parametrize(
