@@ -54,8 +54,8 @@ FILE = "progress.csv.gz"
 NUM_FIRST, BATCH_SIZE, NUM_BATCHES, NOISE = 10, 5, 10, 0.05
 SMALL_SIZES = 50, 200
 # The features that do not help a statement in cross-validation: the odds of draws, 1,
-# the numbers of measured candidates, 2, and of candidates, 3, and groups, 4.
-UNUSED = {"better": [4], "best": [2, 3], "held": [1, 2]}
+# the numbers of measured candidates, 2, and of candidates, 3.
+UNUSED = {"better": [], "best": [2, 3], "held": [1, 2]}
 OFFSETS = 0.0, 0.5  # their standard deviation, in that of the rewards
 
 
@@ -173,7 +173,7 @@ def fit_platt(name: str, rows: pd.DataFrame) -> Platt:
     share, true = rows[f"{name}_share"], rows[name] > 0
     odds = logit(share.clip(*SHARES))
     sizes = rows["measured"].clip(*MEASURED), rows["candidates"].clip(*ARMS)
-    features = np.stack([np.ones_like(odds), odds, *np.log(sizes), has_groups(rows)])
+    features = np.stack([np.ones_like(odds), odds, *np.log(sizes)])
     features[UNUSED[name]] = 0
     targets = (true * true.sum() + 1) / (np.where(true, true.sum(), (~true).sum()) + 2)
 
@@ -181,20 +181,13 @@ def fit_platt(name: str, rows: pd.DataFrame) -> Platt:
         z = numbers @ features
         return float((np.logaddexp(0, z) - targets * z).mean())
 
-    return Platt(*minimize(loss, np.zeros(5)).x)
-
-
-def has_groups(rows: pd.DataFrame) -> pd.Series:
-    """Return where there are results of two plates."""
-    return (rows["offsets"] > 0) & (rows["measured"] > NUM_FIRST)
+    return Platt(*minimize(loss, np.zeros(4)).x)
 
 
 def scaled(name: str, platt: Platt, rows: pd.DataFrame) -> pd.Series:
     """Return what the bandit says, given its numbers."""
     share = rows[f"{name}_share"]
-    own = zip(
-        share, rows["measured"], rows["candidates"], has_groups(rows), strict=True
-    )
+    own = zip(share, rows["measured"], rows["candidates"], strict=True)
     said = pd.Series([platt(*each) for each in own], rows.index)
     return said.clip(upper=share) if name == "best" else said
 

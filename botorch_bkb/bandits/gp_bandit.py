@@ -28,7 +28,7 @@ from botorch_bkb.bandits.drifting import (
 )
 from botorch_bkb.bandits.effects import main_effects, MainEffects
 from botorch_bkb.bandits.fitting import Fitter
-from botorch_bkb.bandits.groups import describe_groups, GROUP, Sharing
+from botorch_bkb.bandits.groups import describe_groups
 from botorch_bkb.bandits.inducing import EXACT_UNTIL, LeverageScoreSampling
 from botorch_bkb.bandits.plates import (
     checked_columns,
@@ -307,7 +307,7 @@ class GPBandit(FiniteArmBandit):
         share = torch.where(place < 0, 0.0, counts[place].to(mean) / num_draws)
         most = counts.max().item() / num_draws
         if self._table.has_others(arms[counts.argmax()].view(1)):
-            share *= calibrated_best(most, self._has_groups) / most
+            share *= calibrated_best(most) / most
         columns = {"arm": rows, "mean": mean, "std": variance.sqrt()}
         columns |= {"low": low, "high": high, "probability_best": share}
         if threshold is not None:
@@ -377,11 +377,11 @@ class GPBandit(FiniteArmBandit):
         own = table.first_equal(measured)
         is_new = ~torch.isin(table.first_equal(best.indices), own)
         unmeasured, held = 0.0, best.credible_set(LEVEL)
-        case = len(measured), len(self.arms), self._has_groups
+        case = len(measured), len(self.arms)
         if table.has_others(measured):
             unmeasured = BETTER(is_new.double().mean().item(), *case)
         share = (best.indices == held[0]).double().mean().item()
-        most_likely = calibrated_best(share, self._has_groups)
+        most_likely = calibrated_best(share)
         most_likely = most_likely if table.has_others(held[:1]) else 1.0
         among = HELD(share, *case) if table.has_others(held) else 1.0
         among = max(among, most_likely)
@@ -401,12 +401,6 @@ class GPBandit(FiniteArmBandit):
             among,
             most_likely,
         )
-
-    @property
-    def _has_groups(self) -> bool:
-        """Whether offsets of groups are estimated."""
-        sharing = Sharing.of(self._observations.history().labels)
-        return sharing is not None and bool((sharing.codes[:, GROUP] >= 0).any())
 
     @locked
     def groups(self) -> dict[str, Any]:

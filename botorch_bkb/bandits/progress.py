@@ -19,29 +19,20 @@ class Platt(NamedTuple):
     Fitted models are too sure of their tails: of statements that hold in nine of ten
     draws, fewer come true. How many depends on the size of the campaign. The logarithm
     of the odds is the intercept, plus the slopes times the logarithms of the odds of
-    the draws, of the number of measured arms, and of the number of arms, plus the last
-    number if offsets of groups are estimated.
+    the draws, of the number of measured arms, and of the number of arms.
     """
 
     intercept: float
     slope: float
     measured_slope: float = 0.0
     arms_slope: float = 0.0
-    groups: float = 0.0
 
-    def __call__(
-        self,
-        share: float,
-        num_measured: int = 1,
-        num_arms: int = 1,
-        has_groups: bool = False,
-    ) -> float:
+    def __call__(self, share: float, num_measured: int = 1, num_arms: int = 1) -> float:
         """Return the probability of what is true in a share of the draws."""
         share = min(max(share, SHARES[0]), SHARES[1])
         measured = min(max(num_measured, MEASURED[0]), MEASURED[1])
         arms = min(max(num_arms, ARMS[0]), ARMS[1])
-        odds = math.exp(self.intercept + self.groups * has_groups)
-        odds *= (share / (1 - share)) ** self.slope
+        odds = math.exp(self.intercept) * (share / (1 - share)) ** self.slope
         odds *= measured**self.measured_slope * arms**self.arms_slope
         return odds / (1 + odds)
 
@@ -49,12 +40,11 @@ class Platt(NamedTuple):
 # `python -m benchmarks progress` fits and checks these: that an arm without measurement
 # is better than all others; that the best arm is the first of the draws, given its
 # share; and that the best arm is among those of 95 % of the draws.
-BETTER = Platt(4.3, 0.4, -2.05, 0.53)
-BEST = Platt(-0.47, 0.65, groups=-0.32)
-HELD = Platt(2.85, 0.0, arms_slope=-0.27, groups=-0.31)
-# The sizes of its campaigns. Smaller and larger ones are taken for the ends. Draws that
-# agree in more than 90 % come true no more often than those of 90 %.
-MEASURED, ARMS, SHARES = (10, 55), (50, 3000), (0.02, 0.9)
+BETTER = Platt(4.46, 0.34, -2.04, 0.47)
+BEST = Platt(-0.64, 0.61)
+HELD = Platt(3.05, 0.0, arms_slope=-0.3)
+# The sizes of its campaigns, and shares of its draws. Others are taken for the ends.
+MEASURED, ARMS, SHARES = (10, 55), (50, 3000), (0.02, 0.98)
 
 # Half of a 95 % interval: of Student's t distribution with four degrees of freedom, as
 # errors have heavier tails than a normal distribution. The same command counts the true
@@ -88,9 +78,9 @@ class Progress(NamedTuple):
     probability_best: float
 
 
-def calibrated_best(share: float, has_groups: bool) -> float:
+def calibrated_best(share: float) -> float:
     """Return the probability of the arm that is the best in the largest share of draws.
 
     No more than this share, or all arms of few draws each would get more than 1.
     """
-    return min(share, BEST(share, has_groups=has_groups))
+    return min(share, BEST(share))
