@@ -163,7 +163,7 @@ def predict_outcomes(
     All are empty while an outcome has no result.
     """
     table = pd.DataFrame(np.nan, arms.numpy(), args.columns_of_next[1:])
-    if all(len(model.observed_arms) for model in bandit.outcomes.values()):
+    if all(model._observations.arms for model in bandit.outcomes.values()):
         table = pd.DataFrame(bandit.predictions(arms)).set_index("arm")
     for name in {*args.roles}.difference(fitted):
         table[[f"{name}_{kind}" for kind in MOMENTS]] = np.nan

@@ -137,8 +137,8 @@ def _check_options(args: SuggestOptions) -> None:
     ]
     if (args.arms is None) == (not args.component):
         raise InputDataError(
-            "Expected either a table CANDIDATES, best as the first word after suggest, "
-            "or lists of components (--component), and not both."
+            "Expected either a table CANDIDATES or lists of components (--component), "
+            "and not both. The name of the table stands best right after suggest."
         )
     _check_reward(args)
     if args.component:

@@ -226,9 +226,8 @@ def test_combinations_have_groups_controls_and_earlier_results(bandits, capsys):
     error = capsys.readouterr().err
     assert "The results have 'ether' in column 'solvent', which is not in the" in error
     assert main([*words[:-1], "--component=plate=1,2"]) == 2
-    assert (
-        "Expected other names of components than ['plate']" in capsys.readouterr().err
-    )
+    said = "--group names the column 'plate', as --component does"
+    assert said in capsys.readouterr().err
 
 
 # Controls that are refused: tests/cli/test_remedies.py.

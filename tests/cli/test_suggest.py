@@ -84,7 +84,7 @@ def test_two_options_do_not_name_one_column(words, option, failed):
 
 def test_candidates_are_not_guessed_from_the_last_results(failed):
     said = failed("--observations", "a.csv", "--observations", "b.csv", arms=())
-    assert "Expected either a table CANDIDATES, best as the first word" in said
+    assert "The name of the table stands best right after suggest" in said
 
 
 @pytest.mark.parametrize(
