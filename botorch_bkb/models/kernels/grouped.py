@@ -47,7 +47,8 @@ class GroupedKernel(WeightedKernel):
         of_campaigns = [DISCREPANCY_PRIOR] * num_campaigns
         of_campaigns += [NOISE_RATIO_PRIOR] * num_campaigns
         medians, spreads = torch.tensor([OFFSET_PRIOR, *of_campaigns]).double().mT
-        prior = LogNormalPrior(medians.log(), spreads)
+        # A fit is to find the mode of the logarithms, which is the median.
+        prior = LogNormalPrior(medians.log() + spreads**2, spreads)
         super().__init__((1 + 2 * num_campaigns,), prior)
         self.base_kernel, self.num_campaigns = base_kernel, num_campaigns
         # Place -1 is the last one.
