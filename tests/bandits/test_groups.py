@@ -126,7 +126,7 @@ def frame(bandit):
         {"noise_variance": None},
         {"arms": PRODUCTS, "covar_module": ProductKernel(*PARTS).double()},
         LEARNED,
-        LEARNED | {"rewards": OFFSETS - np.exp(-2 * VALUES)},
+        LEARNED | {"rewards": OFFSETS - 9 * np.exp(-2 * VALUES)},
     ],
     ids=["sparse", "thompson", "noise", "product", "learned", "warped"],
 )
