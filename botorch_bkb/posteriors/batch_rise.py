@@ -31,7 +31,9 @@ def expected_rises(
 
         cov(x, B) (cov(B, B) + lambda I)^{-1} (y - mean(B)),
 
-    a Gaussian vector before they are known. The rise ``E[max_x mean_after(x)] - max_x
+    a Gaussian vector before they are known. Where plates have offsets, the batch is one
+    plate, so that all its results share one: its variance is added to every entry of
+    ``cov(B, B)``. The rise ``E[max_x mean_after(x)] - max_x
     mean(x)`` is the average of draws, which all batches share. The maximum is over the
     batch, the arm of the best mean, and the 1,024 arms of the largest bounds ``mean + 3
     standard deviations``.
@@ -51,10 +53,11 @@ def expected_rises(
     # Equal pulls have a singular covariance, which rounding may make indefinite.
     least = JITTER.get(posterior.like.dtype, 1e-3) * posterior.max_prior_variance
     noise = max(posterior.noise_variance, least)
+    offset = posterior.result_variance - posterior.noise_variance
     rises = []
     for batch in batches:
         arms = torch.cat([pool, batch]).unique()
-        K = posterior.covariance(batch, batch)
+        K = posterior.covariance(batch, batch) + offset
         K.diagonal().add_(noise)
         cross = posterior.covariance(batch, arms)
         root = torch.linalg.cholesky(K)

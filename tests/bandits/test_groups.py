@@ -29,6 +29,7 @@ from tests.bandits import (
     true_rewards,
     unchanged,
 )
+from tests.bandits.test_progress import dense_rise
 from tests.bandits.test_state import through_a_file
 from tests.helpers import gram_matrix, seeded
 from tests.reference import GroupedGP
@@ -137,7 +138,6 @@ def test_answers_are_those_of_the_dense_process(options, maximize):
     bandit = told(maximize=maximize, **options | {"rewards": rewards})
     progress, picks = bandit.progress(2), copy.copy(bandit).ask(2)
     assert torch.equal(bandit.ask(2), picks)  # no question changes a pick
-    assert progress.expected_rise > 0
     (surrogate, posterior), every = bandit._present(), torch.arange(30)
     units, names = surrogate.fit.units, ["", *bandit._observations.labels]
     assert (units.warp is not None) == ("rewards" in options)
@@ -157,6 +157,10 @@ def test_answers_are_those_of_the_dense_process(options, maximize):
         posterior.variances(every), covariance.diagonal(), **close
     )
     if units.warp is None:
+        args = posterior.noise_variance, [], picks.tolist()
+        offset = float(process.effects[0][1])
+        rise = units.std * dense_rise(mean, covariance, *args, offset=offset)
+        assert progress.expected_rise == pytest.approx(rise, rel=0.05, abs=2e-3)
         points = PRODUCTS.components(every).double() if "arms" in options else ARMS
         found, (mean, variance) = bandit.model().posterior(points), bandit.predict()
         np.testing.assert_allclose(found.mean[:, 0], mean, **close)

@@ -22,13 +22,13 @@ from tests.posteriors.test_product_posterior import NOISE, Space
 pytestmark = pytest.mark.usefixtures("short_fits")
 
 
-def dense_rise(mean, covariance, noise, pending, batch, num_draws=100_000):
+def dense_rise(mean, covariance, noise, pending, batch, num_draws=100_000, offset=0.0):
     """E[max mean after the batch] - max mean, by draws over all arms."""
     if len(pending):
         K = covariance[np.ix_(pending, pending)] + noise * np.eye(len(pending))
         lost = np.linalg.solve(K, covariance[pending])
         covariance = covariance - covariance[:, pending] @ lost
-    K = covariance[np.ix_(batch, batch)] + noise * np.eye(len(batch))
+    K = covariance[np.ix_(batch, batch)] + noise * np.eye(len(batch)) + offset
     y = np.linalg.cholesky(K) @ np.random.default_rng(0).normal(
         size=(len(batch), num_draws)
     )
