@@ -79,12 +79,15 @@ class SharedSamples:
             numbers = range(self.model.num_outputs)
             models = [self.model.subset_output([number]) for number in numbers]
         self.outcomes = [_Outcome(self, model) for model in models]
-        # Standard normal numbers, drawn once: samples of independent points.
-        shape = len(pending) + q, len(models)
+        # Standard normal numbers, drawn once: samples of independent points. The first
+        # ones are those of the baseline, or like them: its samples exist already.
+        has_baseline = getattr(acq_function, "base_sampler", None) is not None
+        num_known = len(acq_function.X_baseline) if has_baseline else 0
+        shape = num_known + len(pending) + q, len(models)
         size = shape[0] * shape[1]
         unit = MultivariateNormal(choices.new_zeros(size), torch.eye(size).to(choices))
         normals = deepcopy(self.sampler)(GPyTorchPosterior(unit))
-        self.normals = normals.squeeze(-1).unflatten(-1, shape)
+        self.normals = normals.squeeze(-1).unflatten(-1, shape)[..., num_known:, :]
         self.function = self._copied(acq_function)
         self.add(pending)
 
