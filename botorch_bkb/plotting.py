@@ -243,6 +243,7 @@ def plot_progress(
     target: float | None = None,
     limits: Sequence[float] = (),
     reward: str = "reward",
+    numbers: Sequence[float] | None = None,
 ) -> Axes:
     """Draw rewards by round: single rewards, their mean, and the best so far.
 
@@ -253,9 +254,10 @@ def plot_progress(
         target: The best reward, in place of ``maximize``, drawn as a line.
         limits: Limits of the rewards, drawn as lines.
         reward: The name of the rewards.
+        numbers: The numbers of the rounds; 1, 2, ... if None.
     """
     best = _best_so_far(rounds, maximize, target)
-    numbers = np.arange(1, len(rounds) + 1)
+    numbers = range(1, len(rounds) + 1) if numbers is None else numbers
     places = np.repeat(numbers, [len(rewards) for rewards in rounds])
     (marks,) = axes.plot(
         places, np.concatenate(rounds), ".", color="0.5", label="single measurements"
@@ -269,7 +271,7 @@ def plot_progress(
     for limit in limits:
         axes.axhline(limit, color="C3", linestyle="--", linewidth=1, label="limit")
     axes.set(xlabel="round", ylabel=_shortened(reward))
-    axes.set(xlim=(0.5, len(rounds) + 0.5))
+    axes.set(xlim=(numbers[0] - 0.5, numbers[-1] + 0.5))
     axes.locator_params(axis="x", integer=True, min_n_ticks=1)
     return tidy_axes(axes)
 

@@ -138,6 +138,8 @@ def test_progress_is_the_best_so_far_and_the_mean_of_each_round(axes, maximize, 
     np.testing.assert_array_equal(mean.get_data(), [[1, 2, 3], [2, 3, 0]])
     # Distinct without colours.
     assert len({line.get_marker() for line in axes.lines}) == 3
+    plotting.plot_progress(axes, rounds, numbers=[2, 5, 6])
+    assert [*axes.lines[-1].get_xdata()] == [2, 5, 6]
 
 
 def test_progress_towards_a_target_within_limits(axes):

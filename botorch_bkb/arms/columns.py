@@ -366,7 +366,20 @@ def by_name(arms: Any, names: list[str] | None) -> Any:
     """Return a frame's columns in the order of names; anything else as it is."""
     if column_names(arms) is None or names is None:
         return arms
-    return np.asarray(arms)[:, places_of(arms, names)]
+    places = places_of(arms, names)
+    check_cells(arms)
+    return np.asarray(arms)[:, places]
+
+
+def check_cells(frame: Any) -> None:
+    """Raise if a column of a frame without words has a cell that is no finite number.
+
+    Raises:
+        InputDataError: It names the column.
+    """
+    for name, cells in zip(column_names(frame) or [], _cells(frame), strict=False):
+        if not (isinstance(cells.dtype, np.dtype) and cells.dtype.kind in "biu"):
+            Column(name, "numbers").of(cells)
 
 
 def places_of(frame: Any, names: list[str]) -> list[int]:

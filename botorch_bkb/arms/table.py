@@ -11,7 +11,13 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from torch import Tensor
 
-from botorch_bkb.arms.columns import by_name, column_names, has_words, TableArms
+from botorch_bkb.arms.columns import (
+    by_name,
+    check_cells,
+    column_names,
+    has_words,
+    TableArms,
+)
 from botorch_bkb.checks import check_arms, check_available, check_indices
 from botorch_bkb.models.utils.draws import draw_integers
 from botorch_bkb.models.utils.rows import (
@@ -418,6 +424,8 @@ def as_arms(arms: Any, *, takes_words: bool = False) -> Tensor:
             "kernel compares words, or encode them, for instance by "
             "`pandas.get_dummies`."
         )
+    if hasattr(arms, "iloc"):
+        check_cells(arms)
     if hasattr(arms, "to_numpy") or isinstance(arms, np.ndarray):
         values = np.asarray(arms)
         dtype = values.dtype if values.dtype in (np.float32, np.uint8) else np.float64

@@ -523,7 +523,7 @@ class GPBandit(FiniteArmBandit):
                 "Expected `same` without `arms`, and for an objective that does not "
                 "drift. Pass `available` for the arms of this round."
             )
-        columns = checked_columns(self.arms, same)
+        columns = checked_columns(self._table, same)
         select = partial(self._best_plate, columns)
         return self._ask(select, n, available, None, time)
 

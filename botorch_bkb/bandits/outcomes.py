@@ -508,7 +508,7 @@ class OutcomesBandit(SavedBandit):
                 Nothing has changed then.
         """
         check_size("n", n)
-        columns = None if same is None else checked_columns(self.arms, same)
+        columns = None if same is None else checked_columns(self._first._table, same)
         for bandit in self.outcomes.values():
             with bandit._threads():
                 bandit._update(bandit.decision_time)

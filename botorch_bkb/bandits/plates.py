@@ -23,9 +23,11 @@ DEVIATIONS = 2.0
 SHORTLIST_SIZE = 1024
 
 
-def checked_columns(arms: Tensor, same: Sequence[int | str]) -> list[int]:
-    """Return the numbers of columns or components, which may be named."""
-    names = arms.names if isinstance(arms, ProductArms | TableArms) else []
+def checked_columns(table: Any, same: Sequence[int | str]) -> list[int]:
+    """Return the numbers of columns or components of a table, which may be named."""
+    arms = table.rows
+    has_names = isinstance(arms, ProductArms | TableArms)
+    names = (arms.names if has_names else table.columns) or []
     same = list(same) if np.iterable(same) and not isinstance(same, str) else [same]
     columns = [names.index(each) if each in names else each for each in same]
     for each in columns:

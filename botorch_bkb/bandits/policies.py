@@ -212,6 +212,7 @@ class UniformPolicy(EpsilonGreedyPolicy):
 
     @override
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.uniform_probability != 1:
             raise InputDataError(
                 "Expected all draws of a UniformPolicy to be uniform. Use "

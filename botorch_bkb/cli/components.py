@@ -214,6 +214,11 @@ def _split(name: str, text: str) -> pd.Series:
     suffixes = {Path(value).suffix.lower() for value in values}
     if suffixes & {*KINDS} or (len(values) == 1 and suffixes.pop()[1:2].isalpha()):
         raise InputDataError(f"There is no file {text} for --component {name}.")
+    if len(values) == 1 and '"' not in text and re.search("[;|\t]", text):
+        raise InputDataError(
+            f"--component {name} has {text!r}, which may be several elements. Write "
+            f"commas between them, or put it in quotation marks: '{name}=\"{text}\"'."
+        )
     cut = CUT_NAME.search(re.sub(r'"[^"]*"', "_", text))
     if cut:
         raise InputDataError(

@@ -104,6 +104,10 @@ def table_features(
     for option, named in options.items():
         for name in named:
             require_column(rows, name, args.arms, option)
+            if name in smiles:
+                raise InputDataError(
+                    f"--smiles and {option} name {name!r}. Leave it out of one of them."
+                )
     others = [name for name in feature_columns(rows, args) if name not in beside]
     table = feature_table(rows[others], args.category)
     if table.empty and not beside:
@@ -125,8 +129,12 @@ def table_features(
         raise InputDataError(
             f"--kernel {args.kernel} compares numbers, or one column of molecules, but "
             f"{special[0]!r} is a column of words, cyclic numbers or more molecules, "
-            "which --kernel does not fit. Leave out --kernel, or pass --drop "
-            f"{quoted(special[0])}."
+            "which --kernel does not fit. Leave out --kernel, or "
+            + (
+                f"{quoted(special[0])} of --smiles."
+                if special[0] in smiles
+                else f"pass --drop {quoted(special[0])}."
+            )
         )
     kernel = args.kernel or ("tanimoto" if beside else None)
     by = ", compared by a Tanimoto kernel" if kernel == "tanimoto" else ""
@@ -387,10 +395,12 @@ def _require_names(text: pd.Series) -> None:
     values, name = text.drop_duplicates(), quoted(text.name)
     is_like_number = values.map(lambda value: bool(LOOKS_NUMERIC.fullmatch(value)))
     wrong, remedy = None, "Correct it if it is a slip"
-    if to_numbers(values).notna().any():
+    is_mostly_numbers = 2 * is_like_number.sum() >= max(1, len(values))
+    has_numbers = to_numbers(values).notna().any()
+    if has_numbers or (is_mostly_numbers and not is_no_number(values).all()):
         wrong, why = is_no_number(text), "stands among numbers"
         remedy = WRITE_NUMBERS
-    elif 2 * is_like_number.sum() >= max(1, len(values)):
+    elif is_mostly_numbers:
         wrong = text.isin(values[is_like_number])
         why, remedy = "looks like a number or a date", WRITE_NUMBERS
     elif len(values) > MAX_WORDS:

@@ -26,7 +26,6 @@ import botorch_bkb
 from botorch_bkb.bandits import GPBandit
 from botorch_bkb.bandits.fitting import MIN_PULLS_TO_FIT
 from botorch_bkb.bandits.outcome_choice import MOST_PRODUCTS
-from botorch_bkb.bandits.progress import DEVIATIONS_OF_95_PERCENT
 from botorch_bkb.bandits.roles import Limit, objectives_of, Target
 from botorch_bkb.cli.arguments import SuggestOptions
 from botorch_bkb.cli.components import Candidates
@@ -134,15 +133,22 @@ def read_rounds(campaign: Candidates) -> pd.DataFrame:
     if name is None and "round" in results:
         name = "round" if results["round"][observed].notna().all() else None
     if name is None or results.empty:
-        files = results.index.get_level_values(0)
+        index: Any = results.index
+        files = index.get_level_values(0)
         if files.nunique() > 1:
             names, by = pd.Series(files), "Each file is a round."
-            keys = pd.Series(pd.factorize(files)[0])
+            # Files of failures alone count.
+            at = {
+                name: n
+                for n, p in enumerate(args.observations)
+                for name in (f"{p}", p.name)
+            }
+            keys = pd.Series(files.map(at)) + 1
         else:
-            rows = results.index.get_level_values(-1)
+            rows = index.get_level_values(-1)
             every = np.union1d(rows, campaign.last.failed)
-            keys = pd.Series(np.searchsorted(every, rows) // args.batch_size)
-            names = keys + 1
+            keys = pd.Series(np.searchsorted(every, rows) // args.batch_size) + 1
+            names = keys
             by = f"Each round has {args.batch_size:,} results (--batch-size), in the "
             by += "order of the table. --round names a column of rounds."
         keys, names = keys[observed], names[observed]
@@ -185,7 +191,7 @@ def report_page(
         structures = draw_molecules(list(molecules.agg(".".join, axis="columns")))
         picks["structure"] = list(map(_data_uri, structures))
     is_fitted = "mean" in picks
-    titles = ["id" if args.roles else args.id, *settings]
+    titles = [args.id, *settings]
     content: dict[str, Any] = {"parts": list(map(_pictures, parts)), "best": None}
     if args.roles:
         content["fronts"] = _fronts(bandit, campaign, batch, parts)
@@ -201,12 +207,16 @@ def report_page(
         picks["nearest"] = campaign.ids_of(nearest["arm"])
         picks[["similarity", "measured"]] = nearest[["similarity", "mean"]].to_numpy()
         best = bandit.best_arm()
-        mean, variance = bandit.predict(torch.tensor([best]))
-        std, (name,) = variance.sqrt().item(), campaign.ids_of([best])
-        content["best"] = {"id": name, "mean": mean.item(), "std": std}
+        where, (name,) = torch.tensor([best]), campaign.ids_of([best])
+        (mean, variance), (low, high) = bandit.predict(where), bandit._interval(where)
+        numbers = {"mean": mean, "low": low, "high": high, "std": variance.sqrt()}
+        content["best"] = {key: value.item() for key, value in numbers.items()}
+        content["best"]["id"] = name
     places, words = batch_places(parts, campaign, batch.index.to_numpy())
     if words:
-        content["places"] = _draw(plot_places, places, words)
+        width, height = (1.4 + WORD_HEIGHT * len(own) for own in words.values())
+        size = max(width, PICTURE_SIZE[0]), max(height, PICTURE_SIZE[1])
+        content["places"] = _draw(plot_places, places, words, size=size)
         content["axes"] = words
     if not args.roles:
         titles += [title for name, title in COLUMNS.items() if name in picks]
@@ -336,14 +346,17 @@ def _pictures(part: Part) -> dict[str, Any]:
     pictures = {"of": part, "num_results": len(part.rounds), "groups": acting}
     if part.rounds.empty:
         return pictures
-    rewards = [rows["reward"].to_numpy() for _, rows in part.rounds.groupby("key")]
+    rounds = part.rounds.groupby("key")["reward"]
+    rewards, keys = [own.to_numpy() for _, own in rounds], np.unique(part.rounds["key"])
+    # A round of failures alone has no results, but a number.
+    are_numbers = (keys % 1 == 0).all() and keys[-1] - keys[0] < 2 * len(keys)
     roles = part.args.roles.get(part.name, ())
     values = [role.value for role in roles if isinstance(role, Target)]
     target, maximize = next(iter(values), None), not part.args.minimize
     best = _best_so_far(rewards, maximize, target)
     limits = [role.limit for role in roles if isinstance(role, Limit)]
     goal: dict[str, Any] = {"maximize": maximize, "target": target, "limits": limits}
-    goal["reward"] = part.name
+    goal |= {"reward": part.name, "numbers": keys if are_numbers else None}
     pictures |= {
         "num_rounds": len(rewards),
         "best_first": best[0],
@@ -445,7 +458,6 @@ def _template() -> jinja2.Template:
     }
     environment.globals |= {
         "NUM_FOLDS": NUM_FOLDS,
-        "DEVIATIONS_OF_95_PERCENT": DEVIATIONS_OF_95_PERCENT,
         "MIN_CANDIDATES_TO_JUDGE": MIN_CANDIDATES_TO_JUDGE,
     }
     return environment.get_template("report.html")

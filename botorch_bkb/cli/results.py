@@ -413,8 +413,9 @@ def _check_output(
         if results_id is not None and results_id not in frame:
             require_column(frame, args.id, path, "--id")
             frame = frame.rename(columns={args.id: results_id})
-        own_columns = args.columns_of_next
-        is_batch = any({*names} <= {*frame} for names in (own_columns, outcomes))
+        # One of other outcomes has the column `repeats` at least.
+        marks = args.columns_of_next, outcomes, ["repeats"]
+        is_batch = any({*names} <= {*frame} for names in marks)
         if not is_batch:
             raise InputDataError("it lacks the columns of one.")
     except InputDataError as error:

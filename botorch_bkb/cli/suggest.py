@@ -19,7 +19,6 @@ from torch import Tensor
 from botorch_bkb.arms.table import as_arms
 from botorch_bkb.bandits import GPBandit
 from botorch_bkb.bandits.base import Array
-from botorch_bkb.bandits.progress import DEVIATIONS_OF_95_PERCENT
 from botorch_bkb.cli.arguments import (
     BATCH_SIZE,
     by_option,
@@ -95,9 +94,10 @@ def run(args: SuggestOptions) -> None:
     if own and args.arms.resolve() not in [
         path.resolve() for path in args.observations
     ]:
+        use = f". To use its results, add --observations {quoted(args.arms)}"
         note(
-            f"the column {own[0]!r} of the candidates is ignored. To use its results, "
-            f"add --observations {quoted(args.arms)}"
+            f"the column {own[0]!r} of the candidates is ignored"
+            f"{use if len(own) == len(args.outcome_columns) else ''}"
         )
     campaign.make_features()
     campaign.check_left()
@@ -106,12 +106,13 @@ def run(args: SuggestOptions) -> None:
 
 def _matching(pattern: str) -> list[str]:
     """Return the files of a pattern, that of round 10 after that of round 9."""
+    return sorted(glob.glob(pattern), key=_numbered)
 
-    def numbered(name: str) -> list[Any]:
-        parts = re.split("([0-9]+)", name)
-        return [int(part) if n % 2 else part for n, part in enumerate(parts)]
 
-    return sorted(glob.glob(pattern), key=numbered)
+def _numbered(name: str | Path) -> list[Any]:
+    """Return a key that sorts names by the numbers in them."""
+    parts = re.split("([0-9]+)", f"{name}")
+    return [int(part) if n % 2 else part for n, part in enumerate(parts)]
 
 
 def _check_options(args: SuggestOptions) -> None:
@@ -128,7 +129,10 @@ def _check_options(args: SuggestOptions) -> None:
         if lists and len(lists[-1]) > 2:  # CANDIDATES stands after its files
             args.arms = args.observations.pop()
             args.words = candidates_first(args.words, "--observations", args.arms)
-    # Windows leaves patterns as they are. Excel locks a table by a file ~$.
+    # Shells list the files of a pattern in the order of the alphabet, and Windows
+    # leaves patterns as they are. Excel locks a table by a file ~$.
+    if args.observations == sorted(args.observations):
+        args.observations.sort(key=_numbered)
     args.observations = [
         Path(name)
         for path in args.observations
@@ -444,12 +448,13 @@ def print_summary(
     elif fitted and len(bandit.observed_arms):
         best = bandit.best_arm()
         (name,) = campaign.ids_of([best])
-        mean, variance = bandit.predict(torch.tensor([best]))
+        where = torch.tensor([best])
+        (mean, variance), ends = bandit.predict(where), bandit._interval(where)
         std = variance.sqrt().item()
+        mean, *ends = (in_digits_of(each.item(), std) for each in (mean, *ends))
         print(
-            f"Best measured so far: {name}, mean {reward} "
-            f"{in_digits_of(mean.item(), std)} +- "
-            f"{in_digits_of(DEVIATIONS_OF_95_PERCENT * std, std)} (95 %)."
+            f"Best measured so far: {name}, mean {reward} {mean} "
+            f"(95 %: {' to '.join(ends)})."
         )
         stop = when_to_stop(bandit, batch, campaign)
         print("When to stop:", *stop)
@@ -483,7 +488,8 @@ def _print_fit(part: Part) -> None:
     tables = [campaign.results, *(rows.results for rows in campaign.others)]
     files = pd.concat(tables).groupby(level=0, sort=False)
     troubles: list[str | None] = [
-        unit_trouble(name, dict(iter(files[name]))) for name in args.outcome_columns
+        unit_trouble(name, dict(iter(files[name])))
+        for name in filter(None, (*args.outcome_columns, args.noise_column))
     ]
     is_other = args.objective or args.roles or any(troubles)
     log_reward = None if is_other else args.log_reward

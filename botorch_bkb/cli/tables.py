@@ -139,19 +139,22 @@ def reward_column(column: pd.Series, *, may_be_empty: bool) -> pd.Series:
     wrong = ~(rewards.abs() <= MAX_NUMBER)
     if may_be_empty:
         wrong &= column.notna()
-    if not wrong.any() and not is_numeric(column):
-        wrong = is_no_number(column)
+    if not is_numeric(column) and column[wrong].notna().all():
+        strange = is_no_number(column)
+        wrong = strange if strange.any() else wrong
     if wrong.any():
         cell = column[wrong].iloc[0]
         shown = "an empty cell" if pd.isna(cell) else repr(str(cell))
         more = f" More such rows: {wrong.sum() - 1:,}." if wrong.sum() > 1 else ""
         only = re.fullmatch(
-            r"(?:ca\.?|[<>=~≈\s])*([0-9]+(?:\.[0-9]+)?)(?:%|\s+[^\s\d]+)?", f"{cell}"
+            r"(?:ca\.?|[<>≤≥=~≈\s])*([0-9]+(?:[.,][0-9]+)?)(?:[%+]|\s+[^\s\d]+)?",
+            f"{cell}",
         )
         gaps = ", or failed for a failed measurement, or leave the cell empty until "
         gaps += "there is a result"
         right = only[1] if only and only[1] != f"{cell}" else "a number"
         write = f"Write {right}{gaps * may_be_empty}. "
+        write += "Of a reading beyond a limit, write the limit. " * (right[0] == "a")
         is_large = abs(rewards[wrong].iloc[0]) > MAX_NUMBER
         why = f"beyond {MAX_NUMBER:g}" if is_large else "not a number"
         raise InputDataError(

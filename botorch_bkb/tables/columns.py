@@ -88,7 +88,11 @@ def read_table(
     typed = {name: cells[name].infer_objects() for name in cells if name in kept}
     frame, words, failed = _plain_columns(cells, kept, outcomes)
     if columns is None:  # all of them, so a row without cells is blank
-        frame = frame[~frame.isna().all(axis="columns")]
+        is_blank = frame.isna().all(axis="columns")
+        for ids in typed.values():  # one with the id None is not
+            given = ids[is_blank].dropna().astype("str").str.strip(BLANKS)
+            is_blank[given.index[given.isin(MISSING[1:])]] = False
+        frame = frame[~is_blank]
     shown = [repr(word) for word in words if word and word.casefold() not in FAILED]
     if shown:
         notes.append(f"these cells count as empty: {listing(shown)}")
@@ -295,12 +299,13 @@ def is_no_number(column: pd.Series) -> pd.Series:
     """Return which cells keep a column of text from being one of numbers.
 
     If all are numbers with decimal points, these are the cells with a point: their file
-    has decimal commas.
+    has decimal commas. Numbers with a comma count only if there are no other cells.
     """
     wrong = to_numbers(column).isna() & column.notna()
     if not wrong.any():
         return column.map(lambda cell: isinstance(cell, str) and "." in cell)
-    return wrong
+    others = wrong & ~column.astype("str").str.fullmatch(r"[-+]?\d+,\d+", na=False)
+    return others if others.any() else wrong
 
 
 def days(text: pd.Series) -> pd.Series | None:

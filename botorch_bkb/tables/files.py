@@ -28,7 +28,8 @@ KINDS |= {".xlsx": "excel", ".parquet": "parquet"}
 # If several split header and rows into equally many fields, the first is used.
 SEPARATORS = "\t;|,"
 # How files begin that have a byte order mark, or are UTF-16 without one.
-ENCODINGS = {b"\xff\xfe|\xfe\xff": "utf-16", b"\xef\xbb\xbf": "utf-8-sig"}
+ENCODINGS = {b"\xff\xfe\0\0|\0\0\xfe\xff": "utf-32", b"\xef\xbb\xbf": "utf-8-sig"}
+ENCODINGS |= {b"\xff\xfe|\xfe\xff": "utf-16"}
 ENCODINGS |= {b"\0": "utf-16-be", b".\0": "utf-16-le"}
 # Three letters in a row that are not ASCII, or bytes that cp1252 lacks or hardly uses.
 NOT_WESTERN = re.compile(b"[\x80-\xff]{3,20}|[\x81\x83\x8d\x8f\x90\x9d]")

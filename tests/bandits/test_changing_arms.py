@@ -268,6 +268,9 @@ def test_columns_of_frames_are_matched_by_name(bandit_class, is_loaded, tmp_path
     assert torch.equal(bandit.arms, other.arms)
     assert torch.equal(bandit.arms[20:25], torch.tensor(FRAME.to_numpy()[20:25]))
     if bandit_class is GPBandit:
+        batch = bandit.ask(2, same=["time"])
+        assert torch.equal(batch, other.ask(2, same=[0]))
+        assert bandit.arms[batch, 0].unique().numel() == 1
         rows = bandit.predict(rows=moved), bandit.predict(rows=FRAME.to_numpy())
         assert torch.equal(rows[0][0], rows[1][0])
 
@@ -291,6 +294,14 @@ def test_frames_of_other_columns_are_refused(tmp_path):
     with pytest.raises(InputDataError, match=r"`to_numpy\(\)`, whose columns go by"):
         GPBandit(twice)
     assert GPBandit(twice.to_numpy()).arms.shape == (60, 4)
+    for cell, match in (
+        (None, "no missing cell, but row 2"),
+        (torch.inf, "finite numb"),
+    ):
+        gap = FRAME.assign(time=FRAME["time"].mask(FRAME.index == FRAME.index[2], cell))
+        for call in (framed, bandit.add_arms, lambda rows: bandit.predict(rows=rows)):
+            with unchanged(bandit), pytest.raises(InputDataError, match=match):
+                call(gap)
     bandit.save(tmp_path / "state")
     renamed = framed(FRAME.rename(columns={"time": 7, 7: "time"}))
     with unchanged(renamed), pytest.raises(InputDataError, match=r"columns .*'7', 'ti"):

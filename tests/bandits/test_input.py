@@ -407,4 +407,6 @@ def test_progress_of_no_arm_is_refused_and_a_uniform_policy_is_uniform():
         bandit.progress(indices=[])
     with pytest.raises(InputDataError, match=r"Use `EpsilonGreedyPolicy\(0.0\)`"):
         UniformPolicy(0.0)
+    with pytest.raises(InputDataError, match="a number from 0 to 1, but got 2"):
+        UniformPolicy(2.0)
     assert UniformPolicy(1.0) == UniformPolicy()

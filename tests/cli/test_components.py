@@ -211,6 +211,16 @@ def test_a_name_is_not_cut_at_its_comma(text, cut, capsys):
     pd.testing.assert_frame_equal(products("solvent=list.csv", "t=20,40"), batch)
 
 
+@pytest.mark.parametrize("mark", [";", " | ", "\t"])
+def test_elements_between_other_marks_are_not_one(mark, capsys):
+    text = f"THF{mark}DMF"
+    products(f"solvent={text}", "t=20,40", code=2)
+    error = capsys.readouterr().err
+    (remedy,) = re.findall("put it in quotation marks: '(.*)'.$", error.strip())
+    assert {*products(remedy, "t=20,40")["solvent"]} == {text.replace("\t", " ")}
+    assert {*products("solvent=THF,DMF", "t=20,40")["solvent"]} == {"THF", "DMF"}
+
+
 @pytest.mark.parametrize(
     "names",
     [
@@ -252,6 +262,12 @@ def test_names_that_tables_read_as_empty_or_equal_are_refused(name, capsys):
     for text in ("list.csv", f"THF,{name},DMF"):
         products(f"solvent={text}", "t=1,2", code=2)
         assert "none of them empty as None, NA, - and ? are" in capsys.readouterr().err
+
+
+def test_no_molecule_by_the_name_none_is_refused(capsys):
+    Path("list.csv").write_text("id,smiles\nNone,\nDBU,C1CCC2=NCCCN2CC1\n")
+    products("base=list.csv", "t=1,2", words=["--smiles=base"], code=2)
+    assert "has no id in row 2 " in capsys.readouterr().err
 
 
 def test_a_result_with_a_misspelt_name_is_refused(capsys):

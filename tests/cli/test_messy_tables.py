@@ -312,6 +312,10 @@ REFUSED = {
             csv(cell("heat", "2026-02-30", table=with_days(str))),
             "the date '2026-02-30' in row 7 ",
         ),
+        "a row whose only cell is an id that is taken for an empty one": (
+            PLAIN + b"None,,,\n",
+            "has no id in row 26 ",
+        ),
         "an id that is taken for an empty cell": (
             csv(cell("id", "NA")),
             "has no id in row 7 ",
@@ -380,6 +384,26 @@ REFUSED = {
     "Could not read": {
         "an open quote": (PLAIN.replace(b"00395", b'"00395', 1), "arms.csv"),
         "no gzip file": ((".csv.gz", PLAIN), "arms.csv.gz"),
+    },
+    "Write 45, or failed for": {
+        f"{cell} among decimal commas": (
+            (german(ARMS), f"id;reward\n00390;3,4\n00391;5\n00392;{cell}\n".encode()),
+            f"'reward' has {cell!r} in row 4 of results.csv",
+        )
+        for cell in ("ca. 45", "45 %", ">45", "\u226545", "45+")
+    },
+    "Of a reading beyond a limit, write the limit. Write bare numbers": {
+        "a saturated well": (
+            (PLAIN, b"id,reward\n00390,3.4\n00391,OVER\n"),
+            "'reward' has 'OVER' in row 3 of results.csv",
+        ),
+    },
+    "decimals as in the rest of the file": {
+        "a setting among decimal commas": (
+            german(cell("heat", "ca. 40")),
+            "'heat' has 'ca. 40' in row 7 of arms.csv (the header counts, as in a "
+            "spreadsheet), which stands among numbers",
+        ),
     },
     "neither a number nor text": {
         f"a cell of {type(value).__name__}": (

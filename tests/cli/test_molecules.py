@@ -441,6 +441,18 @@ def test_each_column_has_its_kernel_and_each_order_the_same_batch(bits, capsys):
     np.testing.assert_allclose(both["mean_x"], both["mean_y"], rtol=1e-4)
 
 
+def test_a_kernel_of_numbers_beside_two_columns_of_molecules(capsys):
+    table, results = reactions()
+    words, smiles = ["--kernel=matern", "--drop=oven"], ["--smiles", "solvent"]
+    next_batch(table, results, *words, *smiles, "ligand", code=2)
+    remedy = "Leave out --kernel, or ligand of --smiles."
+    assert remedy in capsys.readouterr().err
+    results["reward"] = results["angle"]  # a fit to noise alone warns
+    next_batch(table, results, *words, *smiles, "--drop=ligand")
+    next_batch(table, results, *words, *smiles, "ligand", "--drop=ligand", code=2)
+    assert "--smiles and --drop name 'ligand'. Leave it" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -53,7 +53,7 @@ def test_next_has_settings_predictions_reason_and_an_empty_result(words, setting
     for table in (batch, found):
         known = CANDIDATES.set_index("id").loc[table["id"], settings]
         pd.testing.assert_frame_equal(table[settings], known.reset_index(drop=True))
-    assert ('<td class="setting">XPhos</td>' in Path("r.html").read_text()) == bool(
+    assert ('<td class="short">XPhos</td>' in Path("r.html").read_text()) == bool(
         settings
     )
 

@@ -238,6 +238,11 @@ def test_predictions_of_an_outcome_with_a_comma_can_be_replaced():
     assert "impurity, %_mean" in pd.read_csv("p.csv")
 
 
+def test_a_batch_of_other_outcomes_can_be_replaced():
+    run(*LIMITED)
+    assert {"yield_mean", "cost_mean"} < {*run("--maximize=yield", "--minimize=cost")}
+
+
 def test_an_outcome_of_controls_alone_has_no_model_yet(capsys):
     results = RESULTS.assign(plate=["a", "b"] * 10, impurity=np.nan)
     controls = results[:2].assign(id="std", impurity=1.0)
@@ -276,6 +281,7 @@ REFUSED = {
     "a goal": ([*LIMITED, "--goal=regret"], "--goal regret .* Leave it out"),
     "noise": ([*LIMITED, "--noise-std=sd"], "--noise-std .* Leave it out"),
     "two directions": (["--maximize=cost", "--minimize=cost"], "Keep one of them"),
+    "a setting": (["--maximize=yield", "--limit=heat <= 60"], "'heat'.* is a setting"),
     "no such column": ([*LIMITED, "--minimize=price"], "no column 'price'"),
     "a column of the batch": ([*LIMITED, "--maximize=repeats"], "repeats.*Rename it"),
 }

@@ -620,6 +620,18 @@ CASES: Remedies = {
         f"{name} in hundredths": (state(arms, results), HUNDREDTH, times_100)
         for name, (arms, results) in PERCENTAGES.items()
     },
+    "standard deviations in hundredths": (
+        state(
+            ARMS,
+            {
+                "one.csv": RESULTS.head(12).assign(sd=2.0),
+                "two.csv": RESULTS.tail(12).assign(sd=0.02),
+            },
+            "--noise-std=sd",
+        ),
+        HUNDREDTH,
+        times_100,
+    ),
 }
 
 

@@ -1,6 +1,7 @@
 import base64
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
@@ -14,7 +15,7 @@ from typing_extensions import override
 
 from botorch_bkb.__main__ import main
 from botorch_bkb.bandits import GPBandit
-from botorch_bkb.cli import diagnosis
+from botorch_bkb.cli import diagnosis, report
 from botorch_bkb.cli.arguments import SuggestOptions
 from botorch_bkb.cli.features import Features
 from botorch_bkb.cli.report import (
@@ -203,7 +204,8 @@ def rounds_of(rewards, column=None, cells=(), index=None, failed=(), **name):
     results = pd.DataFrame({"id": "a", "reward": rewards}, index)
     if column is not None:
         results[column] = cells
-    options = {"observations": ["results.csv"], "batch_size": 2}
+    paths = ["results.csv"] if index is None else index.get_level_values(0).unique()
+    options = {"observations": [*map(Path, paths)], "batch_size": 2}
     args = SuggestOptions(**options, round=name.get("name", column))
     told = {"results": results, "rewards": np.array(rewards)}
     last = Table(results, failed=pd.Index(failed))
@@ -245,6 +247,30 @@ def test_rounds_are_files_or_the_column_round():
     ]
     found = rounds_of(rewards, "round", [2, None, 1, 1, 1, 2], files, name=None)
     assert found == [("1", [2, 3, 4]), ("2", [0, 5])]
+
+
+def test_a_round_of_failures_alone_keeps_its_number(folder, monkeypatch):
+    measure(folder, 12)
+    results = pd.read_csv(folder / "results.csv").astype("object")
+    results.iloc[6:12, 1] = "failed"
+    results = results.iloc[[*range(12), *range(6)]].assign(
+        round=[*"111111222222444444"]
+    )
+    results["id"] = pd.read_csv(folder / "arms.csv")["id"][: len(results)].to_numpy()
+    drawn = []
+    monkeypatch.setattr(report, "_draw", lambda *_, **options: drawn.append(options))
+    for parts in ([results], [results.drop(columns="round")], None):
+        names = ["results.csv"]
+        if parts is None:
+            names = ["a.csv", "b.csv", "c.csv"]
+            plain = results.drop(columns="round")
+            parts = [plain[at : at + 6] for at in (0, 6, 12)]
+        for name, part in zip(names, parts, strict=True):
+            part.to_csv(folder / name, index=False)
+        words = ["suggest", "arms.csv", "--reward", "yield & <b>", "--batch-size=6"]
+        assert main([*words, "--report=r.html", "--observations", *names]) == 0
+    numbers = [[*own["numbers"]] for own in drawn if "numbers" in own]
+    assert numbers == [[1, 4], [1, 3], [1, 3]]
 
 
 def test_a_column_round_is_used_by_a_report(folder, capsys):
