@@ -86,12 +86,12 @@ def run(args: argparse.Namespace, record: Record) -> None:
         for pool in pools.values()
         for size in (*SMALL_SIZES, pool.num_arms)
     ]
-    what = (
-        FILE,
-        Run._fields,
-        wanted,
-        lambda one: play(pools[one.pool], *one[1:], noise=args.noise),
-    )
+
+    def played(one: Run) -> pd.DataFrame:
+        sizes = one.seed, one.candidates, one.offsets
+        return play(pools[one.pool], *sizes, args.noise)
+
+    what = FILE, Run._fields, wanted, played
     table = calibration(finished_rows(args, record, *what))
     show_for_page(table, "progress", is_page=args.page)
 
