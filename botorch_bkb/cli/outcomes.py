@@ -38,6 +38,7 @@ from botorch_bkb.tables.columns import listing, to_numbers
 
 KERNELS = {"matern": matern_to_learn, "rbf": rbf_to_learn}
 FEASIBLE = "probability_feasible"
+ARM, GROUP = 0, 1  # columns beside outcomes, whose names are text
 # Members of a Pareto front that are printed.
 NUM_FRONT_SHOWN = 5
 
@@ -145,14 +146,30 @@ def outcomes_bandit(campaign: Candidates, parts: Sequence[Part]) -> OutcomesBand
         generator=torch.Generator().manual_seed(args.seed),
     )
     results, indices = campaign.results[names].apply(to_numbers), campaign.indices
-    is_open = results.isna().any(axis="columns").to_numpy()
-    group = parts[0].own["group"].to_numpy()
-    bandit.add_observations(indices[~is_open], results[~is_open], group=group[~is_open])
+    results[ARM], results[GROUP] = indices, parts[0].own["group"].to_numpy()
+    results = _joined(results, names)
+    is_open = results[names].isna().any(axis="columns")
+    told, some = results[~is_open], results[is_open]
+    bandit.add_observations(told[ARM], told[names], group=told[GROUP])
     for part in parts:
         add_results(bandit.outcomes[part.name], part.others)
-    bandit.add_pending(indices[is_open])
-    bandit.tell(indices[is_open], results[is_open], group=group[is_open])
+    bandit.add_pending(some[ARM])
+    bandit.tell(some[ARM], some[names], group=some[GROUP])
     return bandit
+
+
+def _joined(results: pd.DataFrame, names: list[str]) -> pd.DataFrame:
+    """Return results in which rows of a candidate that complete each other are one.
+
+    They come from files of one outcome each.
+    """
+    gaps = results[names].isna()
+    is_partial = gaps.any(axis="columns") & ~gaps.all(axis="columns")
+    keys = [ARM, GROUP]
+    cells = results[is_partial].melt(keys).dropna(subset="value")
+    cells["number"] = cells.groupby([*keys, "variable"]).cumcount()
+    rows = cells.pivot(index=[*keys, "number"], columns="variable", values="value")
+    return pd.concat([results[~is_partial], rows.reset_index()])
 
 
 def predict_outcomes(

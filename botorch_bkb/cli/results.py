@@ -96,6 +96,8 @@ def read_results(
         stems = [*names]
     stems[: len(args.observations)] = [""] * len(args.observations)
     results = pd.concat(frames, keys=[*zip(names, stems, strict=True)])
+    for name in args.outcome_columns:
+        require_column(results, name, Path(args.results_name), args.outcome_option)
     found = find_column(results.columns, results_id)
     samples = _samples(results, found, args)
     used = [found, f"{samples.name}", args.round, args.group, args.noise_column]
@@ -233,9 +235,10 @@ def _read_result(
     frame = table.frame
     if frame.columns.empty:
         raise InputDataError(f"{path} is empty. Restore its results. {first}")
-    outcomes = args.outcome_columns
-    for name in outcomes:
-        require_column(frame, name, path, args.outcome_option)
+    outcomes = [name for name in args.outcome_columns if name in frame]
+    if not (outcomes and args.roles):  # of several outcomes, a file may have one
+        for name in args.outcome_columns:
+            require_column(frame, name, path, args.outcome_option)
     of_own = {"--noise-std": args.noise_column, "--group": args.group}
     for option, own in of_own.items():
         if own is not None and not is_earlier:

@@ -243,6 +243,31 @@ def test_a_batch_of_other_outcomes_can_be_replaced():
     assert {"yield_mean", "cost_mean"} < {*run("--maximize=yield", "--minimize=cost")}
 
 
+def test_each_outcome_may_have_a_file(capsys):
+    expected = run(*LIMITED)
+    said = capsys.readouterr().out
+    for name in ("yield", "impurity"):
+        RESULTS[["id", name]].to_csv(f"{name}.csv", index=False)
+    words = [*LIMITED, "--observations=impurity.csv"]
+    found = run(*words, results=RESULTS[["id", "yield"]])
+    pd.testing.assert_frame_equal(found, expected)
+    assert "0 with open outcomes or in flight" in said
+    assert "0 with open outcomes or in flight" in capsys.readouterr().out
+    # Of two results of the yield, one has no impurity yet.
+    again = pd.concat([RESULTS, RESULTS[:1]])[["id", "yield"]]
+    run(*words, results=again.assign(other=range(21)))
+    assert "1 with open outcomes or in flight" in capsys.readouterr().out
+    run("--maximize=yield", "--minimize=cost", results=RESULTS[["id", "yield"]], code=2)
+    assert "results.csv has no column 'cost'" in capsys.readouterr().err
+    # An earlier campaign, too. Outcomes may have any name.
+    run(*LIMITED, "--earlier=yield.csv")
+    run(
+        "--maximize=group",
+        "--minimize=arm",
+        results=partial().rename(columns={"yield": "group", "cost": "arm"}),
+    )
+
+
 def test_an_outcome_of_controls_alone_has_no_model_yet(capsys):
     results = RESULTS.assign(plate=["a", "b"] * 10, impurity=np.nan)
     controls = results[:2].assign(id="std", impurity=1.0)
