@@ -126,15 +126,12 @@ def table_features(
     periods = {name: period for name, period in periods.items() if name in columns}
     special = [*words, *periods, *smiles[1:]]
     if special and (bits or args.kernel not in (None, "tanimoto")):
+        word = quoted(special[0])
+        leave = f"{word} of --smiles" if special[0] in smiles else f"pass --drop {word}"
         raise InputDataError(
             f"--kernel {args.kernel} compares numbers, or one column of molecules, but "
             f"{special[0]!r} is a column of words, cyclic numbers or more molecules, "
-            "which --kernel does not fit. Leave out --kernel, or "
-            + (
-                f"{quoted(special[0])} of --smiles."
-                if special[0] in smiles
-                else f"pass --drop {quoted(special[0])}."
-            )
+            f"which --kernel does not fit. Leave out --kernel, or {leave}."
         )
     kernel = args.kernel or ("tanimoto" if beside else None)
     by = ", compared by a Tanimoto kernel" if kernel == "tanimoto" else ""
