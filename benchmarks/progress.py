@@ -70,7 +70,6 @@ class Run(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add options."""
-    parser.add_argument("--noise", type=float, default=NOISE)
     add_run_arguments(parser, 1)
 
 
@@ -86,23 +85,16 @@ def run(args: argparse.Namespace, record: Record) -> None:
         for pool in pools.values()
         for size in (*SMALL_SIZES, pool.num_arms)
     ]
-
-    def played(one: Run) -> pd.DataFrame:
-        sizes = one.seed, one.candidates, one.offsets
-        return play(pools[one.pool], *sizes, args.noise)
-
-    what = FILE, Run._fields, wanted, played
+    what = FILE, Run._fields, wanted, lambda one: play(pools[one.pool], *one[1:])
     table = calibration(finished_rows(args, record, *what))
     show_for_page(table, "progress", is_page=args.page)
 
 
-def play(
-    pool: Pool, seed: int, num_candidates: int, offsets: float, noise: float = NOISE
-) -> pd.DataFrame:
+def play(pool: Pool, seed: int, num_candidates: int, offsets: float) -> pd.DataFrame:
     """Return what was said before each batch of a campaign, and what was true."""
     generator = torch.Generator().manual_seed(seed)
     pool = some_of(pool, num_candidates, seed)
-    laboratory = Laboratory(pool, noise, seed)
+    laboratory = Laboratory(pool, NOISE, seed)
     stream = np.random.default_rng([seed, crc32(pool.name.encode()), num_candidates])
     shifts = offsets * pool.deviation * stream.standard_normal(NUM_BATCHES + 1)
     sizes = [NUM_FIRST] + [BATCH_SIZE] * NUM_BATCHES

@@ -372,12 +372,13 @@ def by_name(arms: Any, names: list[str] | None) -> Any:
 
 
 def check_cells(frame: Any) -> None:
-    """Raise if a column of a frame without words has a cell that is no finite number.
+    """Raise if a column of a pandas frame has a cell that is not a finite number.
 
     Raises:
         InputDataError: It names the column.
     """
-    for name, cells in zip(column_names(frame) or [], _cells(frame), strict=False):
+    names = column_names(frame) if hasattr(frame, "iloc") else None
+    for name, cells in zip(names, _cells(frame), strict=True) if names else ():
         if not (isinstance(cells.dtype, np.dtype) and cells.dtype.kind in "biu"):
             Column(name, "numbers").of(cells)
 

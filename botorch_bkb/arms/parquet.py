@@ -53,8 +53,7 @@ class ParquetArms(StoredArms):
     Args:
         paths: A pattern such as ``"library/*.parquet"``, or a list of files.
         columns: The names of numeric columns, or the name of one whose type is a list
-            of fixed size. None: all columns but the ids' and the row
-            numbers of pandas.
+            of fixed size. None: all columns but the ids' and the row numbers of pandas.
         ids: The column of what :meth:`ids` returns.
         dtype: What rows are when they are taken. None: float32 if all that is stored
             is, or else float64.

@@ -424,8 +424,7 @@ def as_arms(arms: Any, *, takes_words: bool = False) -> Tensor:
             "kernel compares words, or encode them, for instance by "
             "`pandas.get_dummies`."
         )
-    if hasattr(arms, "iloc"):
-        check_cells(arms)
+    check_cells(arms)
     if hasattr(arms, "to_numpy") or isinstance(arms, np.ndarray):
         values = np.asarray(arms)
         dtype = values.dtype if values.dtype in (np.float32, np.uint8) else np.float64

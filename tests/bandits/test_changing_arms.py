@@ -294,6 +294,8 @@ def test_frames_of_other_columns_are_refused(tmp_path):
     with pytest.raises(InputDataError, match=r"`to_numpy\(\)`, whose columns go by"):
         GPBandit(twice)
     assert GPBandit(twice.to_numpy()).arms.shape == (60, 4)
+    with pytest.raises(BotorchTensorDimensionError, match="of shape A x d"):
+        GPBandit(FRAME["time"])
     for cell, match in (
         (None, "no missing cell, but row 2"),
         (torch.inf, "finite numb"),
