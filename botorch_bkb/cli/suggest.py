@@ -486,10 +486,12 @@ def _print_fit(part: Part) -> None:
     rewards, noise = (torch.tensor(own[name].array) for name in ("rewards", "noise"))
     names = campaign.ids_of(own["indices"])
     tables = [campaign.results, *(rows.results for rows in campaign.others)]
-    files = pd.concat(tables).groupby(level=0, sort=False)
+    table = pd.concat(tables)
+    files = table.groupby(level=0, sort=False)
     troubles: list[str | None] = [
         unit_trouble(name, dict(iter(files[name])))
-        for name in filter(None, (*args.outcome_columns, args.noise_column))
+        for name in (*args.outcome_columns, args.noise_column)
+        if name in table  # earlier results may have no standard deviations
     ]
     is_other = args.objective or args.roles or any(troubles)
     log_reward = None if is_other else args.log_reward

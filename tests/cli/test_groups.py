@@ -304,6 +304,11 @@ def test_rows_per_measurement_have_ids_although_the_earlier_table_has_none():
     assert suggest(None, *words)["id"].isin(ARMS["id"]).all()
 
 
+def test_earlier_results_alone_need_no_standard_deviations():
+    OLD.to_csv("old.csv", index=False)
+    assert len(suggest(None, "--earlier=old.csv", "--noise-std=sd")) == 4
+
+
 def test_a_first_batch_needs_no_control_yet():
     assert len(suggest(None, *GROUPED)) == 4
 
