@@ -490,7 +490,7 @@ def _print_fit(part: Part) -> None:
     files = table.groupby(level=0, sort=False)
     troubles: list[str | None] = [
         unit_trouble(name, dict(iter(files[name])))
-        for name in (*args.outcome_columns, args.noise_column)
+        for name in filter(None, (*args.outcome_columns, args.noise_column))
         if name in table  # earlier results may have no standard deviations
     ]
     is_other = args.objective or args.roles or any(troubles)
