@@ -628,7 +628,10 @@ def with_files(words: Sequence[str]) -> list[str]:
             found.append(word)
             continue
         text = Path(word[1:]).read_text("utf-8-sig")
-        lexer = shlex.shlex(re.sub(r"(?m)^\s*#.*", "", text), posix=True)
+        # A comment begins a word, outside of quotes.
+        quoted_or_comment = r"""(?m)("[^"]*"|'[^']*')|(?<!\S)#.*"""
+        text = re.sub(quoted_or_comment, r"\1", text)
+        lexer = shlex.shlex(text, posix=True)
         # Paths of Windows have backslashes.
         lexer.whitespace_split, lexer.escape, lexer.commenters = True, "", ""
         for group in by_option(list(lexer)):

@@ -24,11 +24,10 @@ from botorch_bkb.cli.suggest import bandit_options, SuggestLoop
 from botorch_bkb.cli.tables import (
     note,
     require_different_columns,
-    reward_column,
     status,
 )
 from botorch_bkb.plotting import blank_figure, plot_found, plot_regret
-from botorch_bkb.tables.columns import require_column
+from botorch_bkb.tables.columns import require_column, row_name
 from botorch_bkb.tables.files import require_own
 from botorch_bkb.test_functions import FiniteArmProblem
 from botorch_bkb.test_functions.finite_arm import standardized
@@ -129,17 +128,24 @@ def load_problem(
 ) -> tuple[FiniteArmProblem, dict[str, Any], Sequence[str]]:
     """Return the problem, the options of its :class:`SuggestLoop`, and the names.
 
-    The table is read as `suggest` would read it.
+    The table is read as `suggest` would read it, as candidates and as results.
     """
     # The other options of `suggest` keep their defaults.
     names = [option.name for option in fields(SuggestOptions)]
     own = {name: getattr(args, name) for name in names if hasattr(args, name)}
     del own["output"]  # a folder
-    options = SuggestOptions(**own | {"arms": args.table})
+    options = SuggestOptions(**own | {"arms": args.table, "observations": [args.table]})
     require_different_columns(options)
     campaign = Campaign(options)
     require_column(campaign.table, args.reward, args.table, "--reward")
-    rewards = reward_column(campaign.table[args.reward], may_be_empty=False)
+    results = pd.Series(campaign.rewards, campaign.indices, name=args.reward)
+    rewards = results.groupby(level=0).mean().reindex(range(campaign.num_candidates))
+    if rewards.isna().any():
+        missing = pd.Series(rewards.isna().array, campaign.table.index)
+        raise InputDataError(
+            f"Expected a result of each candidate in column {args.reward!r}, but that of "
+            f"{row_name(missing)} has none. Write a number, or leave the candidate out."
+        )
     campaign.make_features()
     note(
         "results, regret and --noise-std are in standard deviations of "

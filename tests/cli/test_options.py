@@ -110,14 +110,15 @@ def test_words_of_a_file_of_options():
     text = """\ufeff# campaign
 c.csv
   --limit 'impurity <= 2'
---reward=x --seed 1
---drop "C# \"
---smiles C:\\data
+--reward=x --seed 1  # it's x
+--drop "C# # \"
+--smiles C#N C:\\data
 """
     Path("o.txt").write_text(text, encoding="utf-8")
     assert with_files(["suggest", "@o.txt", "--seed=3", "--drop", "b"]) == [
         *["suggest", "c.csv", "--limit", "impurity <= 2", "--reward=x"],
-        *["--drop", "C# ", "--smiles", "C:\\data", "--seed=3", "--drop", "b"],
+        *["--drop", "C# # ", "--smiles", "C#N", "C:\\data"],
+        *["--seed=3", "--drop", "b"],
     ]
 
 
