@@ -143,7 +143,7 @@ def load_problem(
     if rewards.isna().any():
         missing = pd.Series(rewards.isna().array, campaign.table.index)
         raise InputDataError(
-            f"Expected a result of each candidate in column {args.reward!r}, but that of "
+            f"Expected a result of each candidate in column {args.reward!r}, but "
             f"{row_name(missing)} has none. Write a number, or leave the candidate out."
         )
     campaign.make_features()
