@@ -510,6 +510,26 @@ class Fitter:
             kernel = arms.kernel_of(kernel)
         return deepcopy(kernel).to(arms).requires_grad_(False)
 
+    @torch.no_grad()
+    def median_noise(self, fit: Fit, results: Results) -> float:
+        """Return the median of the learned noise, as a multiple of the fitted mode.
+
+        The posterior of its logarithm is taken for normal, with the curvature at the
+        mode: Laplace's approximation. Then this is the exponential of its variance, for
+        which that of the prior is taken at most.
+        """
+        if fit.known_noise is not None:
+            return 1.0
+        step, logs = 0.1, []
+        for shift in (-step, 0.0, step):
+            likelihood = deepcopy(fit.likelihood)
+            likelihood.noise = likelihood.noise * math.exp(shift)
+            shifted = replace(fit, likelihood=likelihood)
+            logs.append(log_likelihood(self._model(results, shifted).train()))
+        num_fitted = len(self._model(results, fit).train_targets)
+        curvature = num_fitted * (2 * logs[1] - logs[0] - logs[2]) / step**2
+        return math.exp(1 / max(curvature, 1.0))
+
     def _judged(self, fit: Fit, results: Results) -> Fit:
         """Warn once if the fit explains the rewards no better than noise alone."""
         noise = fit.likelihood.noise.item()

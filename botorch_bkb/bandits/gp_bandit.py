@@ -282,11 +282,13 @@ class GPBandit(FiniteArmBandit):
         Returns:
             ``arm``; ``mean`` and ``std``, as :meth:`predict`; ``low`` and ``high``, the
             95 % interval of the mean reward, 2.78 standard deviations to either side,
-            since errors have heavier tails than a normal distribution;
-            ``probability_best``, that the arm is the
-            best of all, from joint draws, times a factor so that the most likely one is
-            calibrated, as in :meth:`progress`; and ``probability_above``, that the mean
-            reward exceeds the threshold (``probability_below`` if not ``maximize``).
+            since errors have heavier tails than a normal distribution. That of a
+            measured arm is wider: few results say little of their noise, which has its
+            median there, and its mode in ``std``. ``probability_best``, that the arm is
+            the best of all, from joint draws, times a factor so that the most likely
+            one is calibrated, as in :meth:`progress`; and ``probability_above``, that
+            the mean reward exceeds the threshold (``probability_below`` if not
+            ``maximize``).
 
         Raises:
             InputDataError: If an arm is unknown, or a number is out of range.
@@ -328,7 +330,8 @@ class GPBandit(FiniteArmBandit):
         """
         surrogate, moments = self._present()
         units, sign = surrogate.fit.units, self._observations.sign
-        center, variance = moments.means(rows), moments.variances(rows)
+        center = moments.means(rows)
+        variance = surrogate.error_variances(self._observations, moments, rows)
         std = (variance + noise / units.std**2).sqrt()
         ends = (center + sign * k * DEVIATIONS_OF_95_PERCENT * std for k in (-1, 1))
         low, high = (sign * units.original(end) for end in ends)

@@ -11,6 +11,7 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
+from scipy.stats import multivariate_normal
 
 from botorch_bkb import AtLeast, GPBandit, Maximize, OutcomesBandit
 from botorch_bkb.arms import BitArms, ProductArms
@@ -104,8 +105,10 @@ def test_predictions_are_those_of_the_dense_posterior(options):
     np.testing.assert_array_equal(table["arm"], range(NUM_ARMS))
     np.testing.assert_allclose(table["mean"], mean, rtol=1e-7)
     np.testing.assert_allclose(table["std"], std, rtol=1e-6)
-    np.testing.assert_allclose(table["low"], mean - 2.78 * std, rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(table["high"], mean + 2.78 * std, rtol=1e-6, atol=1e-6)
+    ends = np.stack([mean - 2.78 * std, mean + 2.78 * std], axis=-1)
+    is_new = np.ones(NUM_ARMS, dtype="bool")
+    is_new[bandit.observed_arms] = False
+    np.testing.assert_allclose(table[["low", "high"]][is_new], ends[is_new], rtol=1e-6)
     z = sign * (mean - threshold) / std
     above = [(1 + math.erf(each / math.sqrt(2))) / 2 for each in z]
     np.testing.assert_allclose(table[name], above, atol=1e-6)
@@ -113,6 +116,46 @@ def test_predictions_are_those_of_the_dense_posterior(options):
     pd.testing.assert_frame_equal(
         some[COLUMNS[:-1]], table[COLUMNS[:-1]].iloc[[5, 3, 5]].reset_index(drop=True)
     )
+
+
+@pytest.mark.parametrize("num_repeats", [1, 12])
+@pytest.mark.parametrize("noise_variance", [None, 0.09])
+def test_intervals_of_measured_arms_have_the_median_of_the_noise(
+    num_repeats, noise_variance
+):
+    """Repeats tell the noise, without them its median is larger than its mode."""
+    arms, _ = tables()
+    bandit = GPBandit(arms, None, noise_variance, seed=1)
+    picks = torch.arange(20).repeat(num_repeats)
+    noise = torch.randn(len(picks), generator=seeded(5)).double()
+    bandit.add_observations(picks, rewards_of(arms[picks]) + 0.3 * noise)
+    bandit.ask(1)  # learns
+    assert bandit.warp is None
+    table = pd.DataFrame(bandit.predictions())
+    mean, covariance = dense_posterior(bandit, arms)
+    variance, noise = np.diag(covariance).copy(), bandit.noise_variance
+    rewards = bandit._observations.told.rewards.numpy()
+    scale, x = rewards.std(), (arms - arms.amin(dim=0)) / (arms.amax(0) - arms.amin(0))
+    gram = gram_matrix(bandit.covar_module, x[picks], x[picks])
+
+    def log_density(log_ratio):
+        """Of the logarithm of the noise, without what is linear in it."""
+        own = noise / scale**2 * np.exp(log_ratio)
+        marginal = multivariate_normal(cov=gram + own * np.eye(len(picks)))
+        log_likelihood = marginal.logpdf((rewards - rewards.mean()) / scale)
+        return log_likelihood - (np.log(own) + 4) ** 2 / 2
+
+    ratio = 1.0
+    if noise_variance is None:
+        curvature = 2 * log_density(0) - log_density(0.1) - log_density(-0.1)
+        ratio = np.exp(1 / max(1, curvature / 0.1**2))
+        assert (ratio < 1.1) == (num_repeats > 1)
+    own = slice(20)
+    weight = np.minimum(1, variance[own] * num_repeats / noise)
+    variance[own] += (ratio - 1) * weight**2 * noise / num_repeats
+    half = 2.78 * np.sqrt(variance)
+    np.testing.assert_allclose(table["low"], mean - half, rtol=1e-4)
+    np.testing.assert_allclose(table["high"], mean + half, rtol=1e-4)
 
 
 @pytest.mark.parametrize("maximize", [True, False])
