@@ -285,6 +285,14 @@ def learned(bandit: Callable[..., Any], script: Script, **options: Any) -> Run:
 
 few = partial(plain, rounds=8, size=4)
 few_batches = partial(plain, rounds=12, size=10)
+drifting = partial(given, TVGPUCB, forgetting_rate=0.03)
+box_ucb = partial(
+    given, BoxBandit, arms=BOX, policy=BoxUCBPolicy(ChowdhuryGopalanWidth())
+)
+box_draws = partial(
+    given, BoxBandit, arms=BOX, policy=BoxThompsonPolicy(0.05, 1.0), oversampling=2.0
+)
+learned_box = partial(learned, BoxBandit, arms=BOX)
 EXACT_RUNS = {
     "GPUCB": given(GPUCB),
     "GPUCB, Matern": given(GPUCB, kernel=matern),
@@ -307,19 +315,13 @@ EXACT_RUNS = {
     "GPBUCB, withdrawn": given(GPBUCB, withdrawn, noise=1.0),
     "GPBUCB, changing arms": given(GPBUCB, partial(changing, size=6), noise=1.0),
     "GPBUCB, late": given(GPBUCB, late, batch_rule=FixedSize(3)),
-    "TVGPUCB": given(TVGPUCB, forgetting_rate=0.03),
-    "TVGPUCB, timed": given(
-        TVGPUCB, timed, forgetting_rate=0.03, batch_rule=FixedSize(2)
-    ),
-    "TVGPUCB, late": given(
-        TVGPUCB, late, forgetting_rate=0.03, batch_rule=FixedSize(3)
-    ),
-    "TVGPUCB, withdrawn": given(TVGPUCB, withdrawn, forgetting_rate=0.03),
-    "TVGPUCB, contexts": given(TVGPUCB, contexts, forgetting_rate=0.03),
-    "TVGPUCB, saved": given(TVGPUCB, saved, forgetting_rate=0.03),
-    "TVGPUCB, sparse": given(
-        TVGPUCB, timed, forgetting_rate=0.03, sparse=True, batch_rule=FixedSize(2)
-    ),
+    "TVGPUCB": drifting(),
+    "TVGPUCB, timed": drifting(timed, batch_rule=FixedSize(2)),
+    "TVGPUCB, late": drifting(late, batch_rule=FixedSize(3)),
+    "TVGPUCB, withdrawn": drifting(withdrawn),
+    "TVGPUCB, contexts": drifting(contexts),
+    "TVGPUCB, saved": drifting(saved),
+    "TVGPUCB, sparse": drifting(timed, sparse=True, batch_rule=FixedSize(2)),
     "RGPUCB": given(RGPUCB, block_size=8),
     "RGPUCB, timed": given(RGPUCB, timed, block_size=8, batch_rule=FixedSize(2)),
 }
@@ -378,40 +380,14 @@ SAMPLED_RUNS = {
     "UniformRandom": given(UniformRandom, few, max_repeats=1, batch_rule=FixedSize(4)),
 }
 BOX_RUNS = {
-    "BoxGPUCB": given(
-        BoxBandit,
-        partial(plain, rounds=6),
-        arms=BOX,
-        policy=BoxUCBPolicy(ChowdhuryGopalanWidth()),
-    ),
-    "BoxGPUCB, late": given(
-        BoxBandit,
-        partial(late, rounds=4),
-        arms=BOX,
-        policy=BoxUCBPolicy(ChowdhuryGopalanWidth()),
-    ),
-    "learned BoxGPUCB": learned(BoxBandit, partial(plain, rounds=8), arms=BOX),
-    "learned BoxGPUCB, saved": learned(BoxBandit, partial(saved, rounds=2), arms=BOX),
-    "BoxThompsonSampling": given(
-        BoxBandit,
-        partial(plain, rounds=5, size=4),
-        arms=BOX,
-        policy=BoxThompsonPolicy(0.05, 1.0),
-        oversampling=2.0,
-    ),
-    "BoxThompsonSampling, asked for more": given(
-        BoxBandit,
-        partial(asked_for_more, rounds=3),
-        arms=BOX,
-        policy=BoxThompsonPolicy(0.05, 1.0),
-        oversampling=2.0,
-    ),
-    "learned BoxThompsonSampling": learned(
-        BoxBandit,
-        partial(plain, rounds=3, size=4),
-        arms=BOX,
-        policy=BoxThompsonPolicy(),
-        oversampling=2.0,
+    "BoxGPUCB": box_ucb(partial(plain, rounds=6)),
+    "BoxGPUCB, late": box_ucb(partial(late, rounds=4)),
+    "learned BoxGPUCB": learned_box(partial(plain, rounds=8)),
+    "learned BoxGPUCB, saved": learned_box(partial(saved, rounds=2)),
+    "BoxThompsonSampling": box_draws(partial(plain, rounds=5, size=4)),
+    "BoxThompsonSampling, asked for more": box_draws(partial(asked_for_more, rounds=3)),
+    "learned BoxThompsonSampling": learned_box(
+        partial(plain, rounds=3, size=4), policy=BoxThompsonPolicy(), oversampling=2.0
     ),
 }
 RUNS = EXACT_RUNS | LEARNED_RUNS | SAMPLED_RUNS | BOX_RUNS

@@ -299,16 +299,9 @@ USES: dict[str, Use] = {
     "box, draws": box(learns=True, policy=BoxThompsonPolicy()),
 }
 bandit_class: Any
-for bandit_class in (
-    BBKB,
-    EpsilonGreedy,
-    GPBUCB,
-    GPThompsonSampling,
-    TVGPUCB,
-    RGPUCB,
-):
-    name, rate = bandit_class.__name__, RATE.get(bandit_class, {})
-    USES[name] = campaign(bandit_class, learns=False, **rate)
+for bandit_class in (EpsilonGreedy, GPBUCB, RGPUCB):
+    rate = RATE.get(bandit_class, {})
+    USES[bandit_class.__name__] = campaign(bandit_class, learns=False, **rate)
 
 
 def assert_alike(found: Any, expected: Any) -> None:

@@ -99,12 +99,6 @@ def test_pending_points_are_pulls_at_the_decision_time():
     assert given.beta.item() == pytest.approx(0.8 * math.log(4 * (len(Y) + 3 + 1)))
 
 
-def test_a_time_that_is_none_is_refused():
-    X, times, Y = drifting_data(0.1, num_times=4)
-    with pytest.raises(InputDataError, match="`decision_time` to be a number"):
-        TimeVaryingUpperConfidenceBound(make_model(X, times, Y), 1.0, math.nan)
-
-
 def test_the_input_constructor_is_registered():
     X, times, Y = drifting_data(0.1, num_times=6)
     model = make_model(X, times, Y)

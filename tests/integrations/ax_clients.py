@@ -17,14 +17,13 @@ from ax.storage.sqa_store.db import (
     init_engine_and_session_factory,
 )
 
-from botorch_bkb import BBKB, BKB, GPThompsonSampling, GPUCB, RGPUCB, TVGPUCB
+from botorch_bkb import BBKB, BKB, GPUCB, TVGPUCB
 from botorch_bkb.integrations.ax import (
     ArmFile,
     BanditNode,
     ChoiceGrid,
     register_bandit,
 )
-from botorch_bkb.optim import FixedSize
 from tests.bandits import rbf
 
 
@@ -36,8 +35,6 @@ TEMPERATURES = [20.0, 40.0, 60.0, 80.0, 110.0]
 SOLVENTS = ["A", "B", "C", "D", "E"]
 BANDITS = {
     "BBKB": (BBKB, 0.3, {}),
-    "GPThompsonSampling": (GPThompsonSampling, 0.3, {"batch_rule": FixedSize(1)}),
-    "RGPUCB": (RGPUCB, 0.3, {"block_size": 120}),
     "BKB": (BKB, 20.0, {}),
     "GPUCB": (GPUCB, 20.0, {}),
     "drifting": (TVGPUCB, 0.7, {"forgetting_rate": 0.01, "sparse": True}),

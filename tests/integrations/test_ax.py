@@ -55,7 +55,7 @@ def arm_file(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("name", ["BBKB", "GPThompsonSampling", "drifting", "RGPUCB"])
+@pytest.mark.parametrize("name", ["BBKB", "drifting"])
 def test_thirty_trials_are_those_of_the_bandit_outside(name, arm_file):
     """Eight pending, results in any order, 10 % failed, 10 % abandoned."""
     arms = np.load(arm_file)

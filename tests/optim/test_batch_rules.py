@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError
-from gpytorch.kernels import LinearKernel, MaternKernel
+from gpytorch.kernels import LinearKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -174,40 +174,31 @@ def test_every_rule_picks_what_the_plain_greedy_loop_picks(
     assert ours == theirs
 
 
-@pytest.mark.parametrize(
-    "kernel", [LinearKernel(), MaternKernel(nu=0.5), MaternKernel(nu=2.5)]
-)
-def test_other_kernels_and_a_singular_gram_matrix(kernel):
+def test_a_singular_gram_matrix():
     """A linear kernel in two dimensions has rank two: ten inducing arms, two kept."""
     for seed in range(5):
-        problem = Problem(seed, kernel=kernel.double(), noise=0.3)
+        problem = Problem(seed, kernel=LinearKernel().double(), noise=0.3)
         for name in ("sum", "fixed"):
             ours = problem.choose(1.5, RULES[name](4.0, 12), name == "sum")
-            assert ours == problem.greedy(
-                1.5, name, name == "sum", threshold=4.0, size=12
-            )
-    if isinstance(kernel, LinearKernel):
+            options = {"threshold": 4.0, "size": 12}
+            assert ours == problem.greedy(1.5, name, name == "sum", **options)
         assert problem.posterior.inducing_indices.numel() == 2
 
 
-@pytest.mark.parametrize("pool_size", [2, 128])
 @pytest.mark.parametrize("name", ["sum", "product"])
 @pytest.mark.parametrize("exact", [False, True])
-def test_a_rule_goes_on_after_a_given_first_arm(monkeypatch, pool_size, name, exact):
+def test_a_rule_goes_on_after_a_given_first_arm(name, exact):
     """As where a new arm is due; only the draw that opens a run is waited for."""
-    monkeypatch.setattr(upper_bounds, "POOL_SIZE", pool_size)
-    for seed in range(2):
-        problem = Problem(seed, exact=exact)
-        posterior, rule = problem.posterior, RULES[name](8.0, 30)
-        left = PullLimits.unlimited(posterior.like, 60)
-        scale = 1.0 / math.sqrt(problem.noise)
-        for first in (0, 17, 59):
-            bounds = UpperBounds(posterior, scale, not exact, left)
-            batch = rule.open(posterior, torch.empty(0, dtype=torch.double))
-            ours = fill_batch(bounds, batch, 10_000, first)
-            theirs = problem.greedy(1.0, name, not exact, threshold=8.0, first=first)
-            assert ours == theirs
-            assert ours[0] == first
+    problem = Problem(0, exact=exact)
+    posterior, rule = problem.posterior, RULES[name](8.0, 30)
+    left = PullLimits.unlimited(posterior.like, 60)
+    for first in (0, 17, 59):
+        bounds = UpperBounds(posterior, problem.noise**-0.5, not exact, left)
+        batch = rule.open(posterior, torch.empty(0, dtype=torch.double))
+        ours = fill_batch(bounds, batch, 10_000, first)
+        theirs = problem.greedy(1.0, name, not exact, threshold=8.0, first=first)
+        assert ours == theirs
+        assert ours[0] == first
 
 
 def test_no_arm_left_is_an_error():

@@ -38,7 +38,7 @@ from botorch_bkb.optim.optimize_finite import (
     VarianceBound,
 )
 from tests.acquisition import exact_moments, fixed_gp, standardized_data
-from tests.helpers import LargestTensor, seeded
+from tests.helpers import LargestTensor, random_points, seeded
 
 
 def first_feature() -> PosteriorMean:
@@ -51,10 +51,7 @@ def column(values: list[float]) -> Tensor:
 
 
 def random_choices(num_choices: int, num_features: int = 2, seed: int = 11) -> Tensor:
-    generator = seeded(seed)
-    return torch.rand(
-        num_choices, num_features, dtype=torch.float64, generator=generator
-    )
+    return random_points(num_choices, num_features, seed=seed)
 
 
 def greedy_gp_bucb(X, Y, choices, num_deviations, q, unique):

@@ -2,31 +2,11 @@
 
 import pytest
 import torch
-from gpytorch.kernels import (
-    AdditiveKernel,
-    LinearKernel,
-    MaternKernel,
-    RBFKernel,
-    ScaleKernel,
-)
+from gpytorch.kernels import LinearKernel
 
 from botorch_bkb.posteriors import arm_posterior, ArmPosterior
 from botorch_bkb.posteriors.shards import ArmShard
-
-
-KERNELS = {
-    "rbf": lambda: RBFKernel(),
-    "matern": lambda: ScaleKernel(MaternKernel(nu=2.5)),
-    "sum": lambda: AdditiveKernel(LinearKernel(), RBFKernel()),
-}
-
-
-def make_kernel(name, dtype, lengthscale=0.4):
-    kernel = KERNELS[name]().to(dtype)
-    for part in kernel.modules():
-        if getattr(part, "has_lengthscale", False):
-            part.lengthscale = lengthscale
-    return kernel
+from tests.bandits import rbf
 
 
 class Walk:
@@ -92,52 +72,42 @@ def increments(monkeypatch):
 @pytest.mark.parametrize(
     ("kernel", "dtype", "atol"),
     [
-        *((kernel, torch.double, 1e-9) for kernel in KERNELS),
-        ("rbf", torch.float, 2e-3),
+        (rbf() + LinearKernel().double(), torch.double, 1e-9),
+        (rbf().float(), torch.float, 2e-3),
     ],
+    ids=["double", "float"],
 )
 def test_equals_the_full_rebuild_over_a_walk(increments, kernel, dtype, atol):
     walk = Walk(3, dtype=dtype)
-    covar_module = make_kernel(kernel, dtype)
-    posterior = ArmPosterior(walk.arms, covar_module, 0.3)
+    posterior = ArmPosterior(walk.arms, kernel, 0.3)
     for number in range(40):
         walk.step()
         walk.update(posterior)
         if number % 5 == 4:
-            fresh = ArmPosterior(walk.arms, covar_module, 0.3)
+            fresh = ArmPosterior(walk.arms, kernel, 0.3)
             walk.update(fresh)
             assert_same(posterior, fresh, atol)
     # In float32 less is let in before the rebuild pivots.
     assert len(increments) > (25 if dtype == torch.double else 15)
 
 
-def test_near_duplicates_are_left_to_the_full_rebuild(increments):
-    walk = Walk(0)
-    walk.arms[1] = walk.arms[0] + 1e-9
-    covar_module = make_kernel("rbf", torch.double)
-    posterior = ArmPosterior(walk.arms, covar_module, 0.3)
-    pulled = torch.tensor([0, 10, 20])
-    ones = torch.ones(4).double()
-    posterior.update(pulled, pulled, ones[:3], ones[:3])
-    pulled = torch.tensor([0, 1, 10, 20])
-    posterior.update(torch.tensor([0, 10, 20, 1]), pulled, ones, ones)
+@pytest.mark.parametrize("has_twins", [True, False])
+def test_what_would_lose_digits_is_left_to_the_full_rebuild(increments, has_twins):
+    """A near-duplicate that joins, or fewer pulls than before."""
+    arms = Walk(0).arms
+    if has_twins:
+        arms[1] = arms[0] + 1e-9
+    posterior, fresh = (ArmPosterior(arms, rbf(), 0.3) for _ in range(2))
+    pulled, ones = torch.tensor([0, 10, 20]), torch.ones(3).double()
+    posterior.update(pulled, pulled, ones if has_twins else 2 * ones, ones)
+    inducing = pulled
+    if has_twins:
+        pulled, ones = torch.tensor([0, 1, 10, 20]), torch.ones(4).double()
+        inducing = pulled[[0, 2, 3, 1]]
+    for each in (posterior, fresh):
+        each.update(inducing, pulled, ones, ones)
     assert not increments
-    fresh = ArmPosterior(walk.arms, covar_module, 0.3)
-    fresh.update(torch.tensor([0, 10, 20, 1]), pulled, ones, ones)
     assert_same(posterior, fresh, 1e-9)
-
-
-def test_fewer_pulls_than_before_are_left_to_the_full_rebuild(increments):
-    walk = Walk(0)
-    posterior = ArmPosterior(walk.arms, make_kernel("rbf", torch.double), 0.3)
-    pulled = torch.tensor([0, 10, 20])
-    ones = torch.ones(3).double()
-    posterior.update(pulled, pulled, 2 * ones, ones)
-    posterior.update(pulled, pulled, ones, ones)
-    assert not increments
-    fresh = ArmPosterior(walk.arms, posterior.covar_module, 0.3)
-    fresh.update(pulled, pulled, ones, ones)
-    assert_same(posterior, fresh, 1e-12)
 
 
 @pytest.mark.parametrize("num_features", [0, 20, 60, 10_000])
@@ -145,14 +115,13 @@ def test_the_byte_budget_changes_nothing(increments, num_features):
     """Nothing cached, features at first, all features, more than enough."""
     walk = Walk(5)
     budget = 2 * 8 * len(walk.arms) * num_features
-    covar_module = make_kernel("matern", torch.double)
-    posterior = ArmPosterior(walk.arms, covar_module, 0.3, budget)
+    posterior = ArmPosterior(walk.arms, rbf(), 0.3, budget)
     for _ in range(30):
         walk.step()
         walk.update(posterior)
         (shard,) = posterior.shards.parts
         assert shard._features.nbytes <= budget
     assert bool(increments) == (num_features > 0)
-    fresh = ArmPosterior(walk.arms, covar_module, 0.3)
+    fresh = ArmPosterior(walk.arms, rbf(), 0.3)
     walk.update(fresh)
     assert_same(posterior, fresh, 1e-9)
