@@ -209,13 +209,8 @@ def test_suggest_is_compared_with_one_peer_on_pools_that_all_have_played():
     table = pd.DataFrame(rows, columns=columns).assign(num_measured=100, num_best=20)
     table = table.assign(protocol="batches", noise=0.05)
     shares = shares_by_kind(table, ["suggest"]).set_index("pools")
-    assert shares["number"].to_dict() == {
-        "all": 2,
-        "numbers": 1,
-        "words": 1,
-        "choosing": 1,
-        "last": 1,
-    }
+    numbers = {"all": 2, "numbers": 1, "words": 1, "choosing": 1, "last": 1}
+    assert shares["number"].to_dict() == numbers
     assert {*shares["best_peer"]} == {"BayBE"}
     assert shares["ratio"].tolist() == ["1.33", "2.50", "0.75", "2.50", "0.75"]
     assert shares.loc["all", "95_%_interval"] == "0.75 to 2.50"
@@ -311,19 +306,9 @@ def test_the_summary_compares_seeds_that_both_have():
     ends = {("OutcomesBandit", 0): 0.6, ("OutcomesBandit", 1): 0.9, ("BoTorch", 0): 0.8}
     rows = pd.DataFrame(
         [
-            (
-                "lab",
-                0.0,
-                method,
-                seed,
-                measured,
-                share * measured / 60,
-                math.nan,
-                s,
-                s / 2,
-            )
+            ("lab", 0.0, method, seed, num, share * num / 60, math.nan, s, s / 2)
             for (method, seed), share in ends.items()
-            for measured, s in ((55, math.nan), (60, 4.0))
+            for num, s in ((55, math.nan), (60, 4.0))
         ],
         columns=[*outcomes.Run._fields, "num_measured", *outcomes.FIGURES],
     )

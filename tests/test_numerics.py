@@ -9,9 +9,7 @@ from botorch.exceptions.warnings import NumericsWarning
 from gpytorch.kernels import LinearKernel, RBFKernel
 
 from botorch_bkb import BBKB, GPBandit, GPUCB, TVGPUCB
-from botorch_bkb.acquisition.schedules import ConstantWidth
 from botorch_bkb.models.utils.nystrom import RoundingReport
-from botorch_bkb.optim import FixedSize
 from botorch_bkb.posteriors import arm_posterior, ArmPosterior, SparseArmKalmanFilter
 from tests.bandits import make_bandit
 from tests.precise_reference import dtc_moments
@@ -145,9 +143,9 @@ def test_increments_do_not_lose_what_a_rebuild_would_keep(noise):
     posterior = ArmPosterior(case.arms, case.kernel, noise)
     counts, sums = torch.zeros(12).double(), torch.zeros(12).double()
     total, means = torch.tensor(case.counts).double(), torch.tensor(case.means)
-    for pulls in (1, 1, 1):
+    for _ in range(3):
         for arm in range(12):
-            counts[arm] += pulls
+            counts[arm] += 1
             sums[arm] = counts[arm] * means[arm]
             seen = counts.nonzero().squeeze(-1)
             posterior.update(seen, seen, counts[seen], sums[seen])
@@ -229,33 +227,17 @@ def test_exact_filters_over_arms_of_float32_lose_nothing_in_a_long_run(
 # Bandits ------------------------------------------------------------------------------
 
 
-def bandit_over(bandit_class, arms, noise, **options):
-    return bandit_class(
-        arms,
-        kernel_of(0.4, arms.dtype),
-        noise,
-        confidence=ConstantWidth(2.0),
-        batch_rule=FixedSize(4),
-        seed=0,
-        **options,
-    )
-
-
-@pytest.mark.parametrize(
-    ("dtype", "offset"), [(torch.float32, 1e3), (torch.float64, 0.0)]
-)
-def test_a_million_results_of_one_arm_add_up(dtype, offset):
+def test_a_million_results_of_one_arm_add_up():
     """One by one in float32 they would stop adding at 2^24 of them."""
-    arms = torch.tensor(SPREAD[:5]).to(dtype)
-    bandit = bandit_over(BBKB, arms, 1.0)
-    rewards = offset + np.random.default_rng(0).standard_normal(10**6)
+    arms, kernel = torch.tensor(SPREAD[:5]).float(), kernel_of(0.4, torch.float32)
+    bandit = BBKB(arms, kernel, 1.0, seed=0)
+    rewards = 1e3 + np.random.default_rng(0).standard_normal(10**6)
     bandit.add_observations(torch.full((10**6,), 2), rewards)
     bandit.ask()
     mean, variance = bandit.predict([2])
     assert bandit.num_pulls == bandit.counts[2] == 10**6
     expected = rewards.sum() / (10**6 + 1)
-    tolerance = 1e-12 if dtype == torch.float64 else 1e-6
-    assert mean.item() == pytest.approx(expected, rel=tolerance, abs=tolerance)
+    assert mean.item() == pytest.approx(expected, rel=1e-6, abs=1e-6)
     assert variance.item() == pytest.approx(1 / (10**6 + 1), rel=1e-5)
 
 
@@ -288,7 +270,7 @@ def test_whole_runs_stay_finite(bandit_class, noise, dtype):
 
 # The noise that is learned from rewards without noise is too little for float32.
 @pytest.mark.filterwarnings("ignore:Rounding in torch.float32")
-@pytest.mark.parametrize("value", [0.0, -1e12, 1e-12])
+@pytest.mark.parametrize("value", [0.0, -1e12])
 def test_constant_rewards_are_learned(value):
     arms = torch.tensor(SPREAD).float()
     bandit = GPBandit(arms, seed=0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from botorch.models import SingleTaskGP
@@ -31,19 +33,20 @@ def standardized_data(
     return X, (Y - Y.mean()) / Y.std()
 
 
-def fixed_gp(train_X: Tensor, train_Y: Tensor, noise: float = NOISE) -> SingleTaskGP:
+def fixed_gp(
+    train_X: Tensor,
+    train_Y: Tensor,
+    noise: float = NOISE,
+    model_class: type[SingleTaskGP] = SingleTaskGP,
+    **options: Any,
+) -> SingleTaskGP:
     """Return a zero-mean GP with an RBF kernel; nothing is fitted or transformed."""
     covar_module = RBFKernel().to(train_X)
     covar_module.lengthscale = LENGTHSCALE
     likelihood = GaussianLikelihood().to(train_X)
     likelihood.noise = noise
-    model = SingleTaskGP(
-        train_X,
-        train_Y,
-        likelihood=likelihood,
-        covar_module=covar_module,
-        outcome_transform=None,
-    )
+    options |= {"likelihood": likelihood, "covar_module": covar_module}
+    model = model_class(train_X, train_Y, outcome_transform=None, **options)
     model.mean_module.constant.data.zero_()
     return model
 

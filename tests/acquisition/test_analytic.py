@@ -46,23 +46,10 @@ def scores(acqf):
     return acqf(TEST_X.unsqueeze(-2)).detach().numpy()
 
 
-def sparse_gp(X, Y, inducing_points):
-    exact = fixed_gp(X, Y)
-    return SingleTaskDTCGP(
-        X,
-        Y,
-        inducing_points=inducing_points,
-        likelihood=exact.likelihood,
-        covar_module=exact.covar_module,
-        mean_module=exact.mean_module,
-        outcome_transform=None,
-    )
-
-
 def test_pending_points_only_lower_the_variances_of_a_sparse_model():
     """By Bayes' rule on its posterior, residual included; its means stay."""
     X, Y = standardized_data(30)
-    model = sparse_gp(X, Y, X[:3])
+    model = fixed_gp(X, Y, model_class=SingleTaskDTCGP, inducing_points=X[:3])
     plain = ScheduledUpperConfidenceBound(model, 1.5)
     acqf = BatchUpperConfidenceBound(model, 1.5)
     before, S = scores(plain), X[:3].numpy()

@@ -322,15 +322,9 @@ def test_frozen_sums_of_a_sparse_model_start_above_the_exact_log_det(
     num_inducing, reproject
 ):
     X, Y = standardized_data(12)
-    exact, start = fixed_gp(X, Y), 12 if reproject is None else 9
-    model = SingleTaskDTCGP(
-        X[:start],
-        Y[:start],
-        inducing_points=X[: min(num_inducing, start)],
-        likelihood=exact.likelihood,
-        covar_module=exact.covar_module,
-        outcome_transform=None,
-    )
+    start = 12 if reproject is None else 9
+    options = {"inducing_points": X[: min(num_inducing, start)]}
+    model = fixed_gp(X[:start], Y[:start], model_class=SingleTaskDTCGP, **options)
     if reproject is not None:
         new = X[start:], Y[start:]
         model = model.condition_on_observations(*new, reproject=reproject)

@@ -1,6 +1,7 @@
 """Widths (16) and (19), and the upper confidence bound at a decision time."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,6 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 import botorch_bkb.acquisition.input_constructors  # noqa: F401
 from botorch_bkb.acquisition import (
     BatchUpperConfidenceBound,
-    ConfidenceState,
     LogWidth,
     RTVWidth,
     SmoothBox,
@@ -18,19 +18,12 @@ from botorch_bkb.acquisition import (
     TVWidth,
 )
 from botorch_bkb.optim import optimize_acqf_finite
+from tests.acquisition.test_confidence import STATE
 from tests.models.test_time_varying_gp import drifting_data, make_model
 
 
-def state(num_pulls, num_arms=None, noise_variance=0.25):
-    return ConfidenceState(
-        num_pulls=num_pulls,
-        num_arms=num_arms,
-        noise_variance=noise_variance,
-        max_prior_variance=1.0,
-        effective_dimension=1.0,
-        log_det=1.0,
-        frozen_leverage_scores=torch.zeros(num_pulls),
-    )
+def state(num_pulls, num_arms=None):
+    return replace(STATE, num_pulls=num_pulls, num_arms=num_arms)
 
 
 @pytest.mark.parametrize(

@@ -22,12 +22,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from botorch_bkb import BKB, GPBandit
-from botorch_bkb.arms import BitArms, ProductArms, TableArms
+from botorch_bkb.arms import BitArms, TableArms
 from botorch_bkb.bandits import rbf_to_learn
 from botorch_bkb.models.kernels.learned import CyclicKernel
 from botorch_bkb.models.kernels.product import ComponentKernel
 from botorch_bkb.models.utils.nystrom import dense_covariance
 from botorch_bkb.models.utils.rows import as_dense
+from tests.reference import composite_covariance, matern_covariance
 
 
 WORDS = st.lists(st.sampled_from("abcdefg"), min_size=1, max_size=12)
@@ -59,8 +60,7 @@ def dense_given(left: pd.DataFrame, right: pd.DataFrame) -> np.ndarray:
         return left[name].to_numpy()[:, None], right[name].to_numpy()[None]
 
     (a, b), (c, d), (x, z) = map(gap, ("solvent", "dry", "heat"))
-    s = np.sqrt(5) * np.abs(x - z) / 30.0
-    matern = (1 + s + s**2 / 3) * np.exp(-s)
+    matern = matern_covariance(((x - z) / 30.0) ** 2)
     return np.log(2) * np.exp((a == b) / 0.7 - 1 / 0.7 + (c == d) / 2 - 1 / 2) * matern
 
 
@@ -179,23 +179,6 @@ def test_predictions_are_those_of_a_dense_gp_and_need_no_known_word() -> None:
     added = bandit.add_arms(new)
     assert added.tolist() == [24, 25, 26]
     np.testing.assert_allclose(bandit.predict(added)[0], expected, rtol=1e-6)
-
-
-def test_a_full_factorial_is_asked_as_a_product_space_is() -> None:
-    frame = mixed_frame()[["solvent", "dry", "ligand"]].drop_duplicates()
-    lists = {str(name): list(dict.fromkeys(frame[name])) for name in frame}
-    kernel = ScaleKernel(
-        ProductKernel(*(CategoricalKernel(active_dims=[n]) for n in range(3)))
-    )
-    bandits = [
-        GPBandit(arms, kernel, 0.1, seed=1, goal="regret")
-        for arms in (frame, ProductArms(lists))
-    ]
-    for _ in range(4):
-        table, space = (bandit.ask(3) for bandit in bandits)
-        assert torch.equal(table, space)
-        for bandit in bandits:
-            bandit.tell(table, torch.cos(2.0 * table))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -330,17 +313,14 @@ def test_learned_kernels_are_sums_of_products_over_columns(form: str) -> None:
         cells = frame[name].to_numpy()
         return (cells[:, None] == cells).astype(float)
 
-    def matern(x: np.ndarray, lengthscale: float) -> np.ndarray:
-        distance = np.linalg.norm(x[:, None] - x, axis=-1)
-        s = np.sqrt(5) * distance / lengthscale
-        return (1 + s + s**2 / 3) * np.exp(-s)
-
     def mixed(k: np.ndarray) -> np.ndarray:  # of the weight 0.5
         return (1 + 0.5 * k) / 1.5
 
     angle = frame["hour"].to_numpy()[:, None] * np.pi / 12
-    circle = matern(np.hstack([np.cos(angle), np.sin(angle)]) / 2, 0.5)
-    heat = matern(frame[["heat"]].to_numpy(), 0.5)
+    circle, heat = (
+        composite_covariance(x, x, [(0.5, 1.0)])
+        for x in (np.hstack([np.cos(angle), np.sin(angle)]) / 2, frame[["heat"]].values)
+    )
     tanimoto = np.where(equal("ligand") > 0, 1.0, 0.0)  # 2 bits each, none in common
     share = 1 - (equal("solvent") + equal("dry")) / 2  # of columns that differ
     words = np.exp(-share / np.log1p(np.exp(0.5)))

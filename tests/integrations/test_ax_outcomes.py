@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from ax.analysis.plotly.cross_validation import CrossValidationPlot
-from ax.api.client import Client
 from ax.core.objective import MultiObjective, Objective
 from ax.core.optimization_config import MultiObjectiveOptimizationConfig
 from ax.core.outcome_constraint import ObjectiveThreshold
@@ -15,7 +14,6 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch_bkb import AtLeast, AtMost, Maximize, Minimize, OutcomesBandit
 from botorch_bkb.integrations.ax import ArmFile, BanditNode, find_bandit_node
 from tests.integrations.ax_clients import (
-    database,
     grid_node,
     new_client,
     OF_AX,
@@ -115,28 +113,6 @@ def test_trials_are_those_of_the_bandit_outside(options, outcomes, reference, tm
             node.best_parameterization()
 
 
-def play_two(client, num_trials):
-    """Run trials of which every second one lacks its cost; return their parameters."""
-    chosen = []
-    for step in range(num_trials):
-        ((number, parameters),) = client.get_next_trials(1).items()
-        found = {"gain": -((parameters["T"] - 60) ** 2), "cost": parameters["T"]}
-        client.complete_trial(number, {"gain": found["gain"]} if step % 2 else found)
-        chosen.append(parameters)
-    return chosen
-
-
-def test_a_client_of_a_database_goes_on(tmp_path):
-    config = database(tmp_path)
-    goal = {"outcome_constraints": ["gain >= -900.5", "purity >= 1"]}
-    options = {"objective": "gain, -cost", "goal": goal, "storage": config}
-    client = new_client(grid_node("GPBandit"), **options)
-    play_two(client, 4)
-    loaded = Client.load_from_database("e", config)
-    node = find_bandit_node(client)
-    assert loaded.get_next_trials(1) == {4: node.get_next_candidate([])}
-
-
 def test_a_metric_that_is_missing_stays_pending_and_a_corrected_one_is_replaced():
     client = new_client(
         grid_node("GPBandit"),
@@ -144,7 +120,8 @@ def test_a_metric_that_is_missing_stays_pending_and_a_corrected_one_is_replaced(
         goal={"outcome_constraints": ["cost <= 70"]},
     )
     node = find_bandit_node(client)
-    play_two(client, 1)
+    ((number, parameters),) = client.get_next_trials(1).items()
+    client.complete_trial(number, {"gain": 0.0, "cost": parameters["T"]})
     client.complete_trial(*client.get_next_trials(1), {"gain": -5.0})
     bandit = node.update()
     assert list(bandit.pending) == [1]

@@ -126,16 +126,7 @@ class SecondBest(MCAcquisitionFunction):
 def test_batches_are_those_of_the_plain_reference(
     new_function, num_pending, unique, kind, model_class
 ):
-    exact = fixed_gp(X, Y)
-    model = exact
-    if model_class is SingleTaskDTCGP:
-        model = SingleTaskDTCGP(
-            X,
-            Y,
-            likelihood=exact.likelihood,
-            covar_module=exact.covar_module,
-            outcome_transform=None,
-        )
+    exact, model = fixed_gp(X, Y), fixed_gp(X, Y, model_class=model_class)
     pending = CHOICES[[4, 9, 9]][:num_pending]
     function = new_function(
         model, sampler=sampler(kind=kind), X_pending=pending if num_pending else None

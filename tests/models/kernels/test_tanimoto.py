@@ -9,6 +9,7 @@ from botorch_bkb.models.kernels import TanimotoKernel
 from botorch_bkb.models.kernels.learned import tanimoto_sum_to_learn, tanimoto_to_learn
 from botorch_bkb.models.utils.nystrom import dense_covariance
 from tests.helpers import random_points
+from tests.reference import composite_covariance
 
 
 def fingerprints(*shape, counts, seed=0, dtype=torch.double):
@@ -87,10 +88,8 @@ def test_numbers_beside_a_fingerprint_multiply_or_add(counts):
     arms = BitArms(x.to(torch.uint8), is_packed=False, numbers=numbers)
     product = tanimoto_to_learn(arms).double()
     total = tanimoto_sum_to_learn(arms).double()
-    gaps = np.abs(numbers.numpy()[:, None] - numbers.numpy()[None])
     scales = np.array([0.3, 0.8, 2.0])
-    root = np.sqrt(5 * np.square(gaps / scales).sum(axis=-1))
-    matern = (1 + root + root**2 / 3) * np.exp(-root)
+    matern = composite_covariance(numbers.numpy(), numbers.numpy(), [(scales, 1.0)])
     product.outputscale = 1.75
     total.kernels[0].outputscale, total.kernels[1].outputscale = 0.5, 2.5
     for part in (product.base_kernel.kernels[1], total.kernels[1].base_kernel):
