@@ -33,42 +33,38 @@ RBF = RBFKernel().double()
 MANY_NOISES = GaussianLikelihood(batch_shape=PAIR)
 
 
+SHAPE, INPUT, OTHER = BotorchTensorDimensionError, InputDataError, UnsupportedError
+X_BATCH, Y_BATCH = X.expand(2, 12, 2), Y.expand(2, 12, 1)
+
+
 @pytest.mark.parametrize(
     ("change", "error", "match"),
     [
-        ({"train_X": X.numpy()}, InputDataError, "`train_X` to be a.*got ndarray"),
-        (
-            {"train_Y": Y.log()},
-            InputDataError,
-            r"`train_Y` without NaN.*Y\[\d+, 0\] is",
-        ),
-        ({"inducing_points": "all"}, InputDataError, "`inducing_points` to be a den"),
-        ({"inducing_points": X / 0}, InputDataError, "`inducing_points` without"),
-        ({"inducing_points": X[:, :1]}, BotorchTensorDimensionError, "of shape m x 2"),
-        ({"inducing_points": 0}, InputDataError, "an integer of at least 1"),
-        ({"inducing_points": True}, InputDataError, "`inducing_points` to be a den"),
-        ({"inducing_points": X[:0]}, BotorchTensorDimensionError, "at least one row"),
-        ({"covar_module": "rbf"}, InputDataError, "class Kernel, but got 'rbf'"),
+        ({"train_X": X.numpy()}, INPUT, "`train_X` to be a.*got ndarray"),
+        ({"train_Y": Y.log()}, INPUT, r"`train_Y` without NaN.*Y\[\d+, 0\] is"),
+        ({"inducing_points": "all"}, INPUT, "`inducing_points` to be a den"),
+        ({"inducing_points": X / 0}, INPUT, "`inducing_points` without"),
+        ({"inducing_points": X[:, :1]}, SHAPE, "of shape m x 2"),
+        ({"inducing_points": 0}, INPUT, "an integer of at least 1"),
+        ({"inducing_points": True}, INPUT, "`inducing_points` to be a den"),
+        ({"inducing_points": X[:0]}, SHAPE, "at least one row"),
+        ({"covar_module": "rbf"}, INPUT, "class Kernel, but got 'rbf'"),
         (
             {"covar_module": RBFKernel(batch_shape=PAIR)},
-            UnsupportedError,
+            OTHER,
             r"one Kernel, .* batch of shape \(2,\)",
         ),
-        ({"likelihood": StudentTLikelihood()}, UnsupportedError, "a StudentTLikel"),
-        ({"likelihood": MultitaskGaussianLikelihood(2)}, UnsupportedError, "one outp"),
+        ({"likelihood": StudentTLikelihood()}, OTHER, "a StudentTLikel"),
+        ({"likelihood": MultitaskGaussianLikelihood(2)}, OTHER, "one outp"),
+        ({"likelihood": MANY_NOISES}, OTHER, "one noise variance, or 12, on"),
+        ({"train_X": X_BATCH}, OTHER, "Expected unbatched"),
         (
-            {"likelihood": MANY_NOISES},
-            UnsupportedError,
-            "one noise variance, or 12, on",
-        ),
-        ({"train_X": X.expand(2, 12, 2)}, UnsupportedError, "Expected unbatched"),
-        (
-            {"train_X": X.expand(2, 12, 2), "train_Y": Y.expand(2, 12, 1)},
-            UnsupportedError,
+            {"train_X": X_BATCH, "train_Y": Y_BATCH},
+            OTHER,
             "`SingleTaskDTCGP.loo_posterior`.* in place of `batch_cross_validation`",
         ),
-        ({"train_Y": Y.expand(2, 12, 1)}, UnsupportedError, "Expected unbatched"),
-        ({"train_Y": torch.cat([Y, Y], dim=-1)}, UnsupportedError, "one output in"),
+        ({"train_Y": Y_BATCH}, OTHER, "Expected unbatched"),
+        ({"train_Y": torch.cat([Y, Y], dim=-1)}, OTHER, "one output in"),
     ],
 )
 def test_models_name_the_argument_that_is_wrong(change, error, match):
@@ -110,24 +106,19 @@ def model():
     return SingleTaskDTCGP(X, Y, inducing_points=X[:4])
 
 
+def resampled(*args, **options):
+    return lambda: model().resample_inducing_points(*args, **options)
+
+
 def wrong_calls():  # not checked by mypy, which would refuse them too
     return [
         (lambda: model().set_inducing_points(X[:3].long()), "`inducing_points` to be"),
-        (lambda: model().resample_inducing_points(2.0, 3), "`generator` to be a"),
-        (lambda: model().resample_inducing_points(0.0), "`oversampling` to be pos"),
-        (
-            lambda: model().resample_inducing_points(resampling="same"),
-            "`resampling` to be 'independent'",
-        ),
-        (
-            lambda: model().resample_inducing_points(max_inducing=0),
-            "`max_inducing` to be an integer of at least 1",
-        ),
-        (
-            lambda: model().resample_inducing_points(inclusion="all"),
-            "`inclusion` to be 'merged'",
-        ),
-        (lambda: model().resample_inducing_points(scores=[1.0]), "`scores` to be a d"),
+        (resampled(2.0, 3), "`generator` to be a"),
+        (resampled(0.0), "`oversampling` to be pos"),
+        (resampled(resampling="same"), "`resampling` to be 'independent'"),
+        (resampled(max_inducing=0), "`max_inducing` to be an integer of at least 1"),
+        (resampled(inclusion="all"), "`inclusion` to be 'merged'"),
+        (resampled(scores=[1.0]), "`scores` to be a d"),
         (lambda: model().leverage_scores(X.tolist()), "`X` to be a dense tensor"),
         (
             lambda: model().condition_on_observations(X[:1], Y[:1], noise="0.1"),

@@ -10,7 +10,6 @@ from botorch.acquisition import (
     UpperConfidenceBound,
 )
 from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
-from botorch.exceptions.warnings import InputDataWarning
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.kernels.orthogonal_additive_kernel import OrthogonalAdditiveKernel
@@ -233,21 +232,6 @@ def test_a_state_dict_brings_back_the_inducing_points(dtype, as_list, generator)
         other = make(X[:2], rows)
         other.load_state_dict(state)
         assert torch.equal(points_of(other), X[:2])
-
-
-@pytest.mark.parametrize("strict", [True, False])
-def test_a_state_dict_of_version_1_0_loads_with_a_warning(strict, generator):
-    X, Y = make_data(generator)
-    model = plain_model(X, Y, make_kernel("rbf"), inducing_points=X[:7])
-    state = model.state_dict()
-    del state["_extra_state"]
-    new = plain_model(X, Y, RBFKernel().double())
-    with pytest.warns(InputDataWarning, match="no inducing points.*`set_inducing_poin"):
-        new.load_state_dict(state, strict=strict)
-    new.set_inducing_points(model.inducing_points)
-    torch.testing.assert_close(new.posterior(X).mean, model.posterior(X).mean)
-    with pytest.raises(RuntimeError, match="Missing key"):
-        new.load_state_dict({"_extra_state": model.get_extra_state()})
 
 
 def test_factors_follow_data_mode_and_dtype(generator):

@@ -30,7 +30,7 @@ from botorch.optim.optimize import optimize_acqf_discrete
 from botorch.posteriors import GPyTorchPosterior
 from botorch.sampling import IIDNormalSampler, SobolQMCNormalSampler
 from gpytorch.distributions import MultivariateNormal
-from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import MaternKernel, ScaleKernel
 from typing_extensions import override
 
 from botorch_bkb.models import SingleTaskDTCGP
@@ -333,20 +333,3 @@ def test_a_posterior_transform_is_the_objective_that_does_the_same(kind):
         picks.append(optimize_acqf_finite(function, CHOICES, q=4))
     assert picks[0][0].equal(picks[1][0])
     torch.testing.assert_close(picks[0][1], picks[1][1], rtol=0.01, atol=0.01)
-
-
-@pytest.mark.parametrize("kind", [SobolQMCNormalSampler, IIDNormalSampler])
-@pytest.mark.parametrize("model_class", [SingleTaskDTCGP, SingleTaskGP])
-def test_values_are_those_of_botorch(model_class, kind):
-    """Choices far from a noisy baseline: their samples are independent of its own."""
-    x, y = torch.tensor([[0.0], [9.0]]).double(), torch.tensor([[1.0], [-1.0]]).double()
-    options = {"covar_module": RBFKernel().double(), "outcome_transform": None}
-    options["train_Yvar"] = torch.ones_like(y)
-    model = model_class(x, y, **options).eval()
-    choices = torch.tensor([[20.0], [30.0]]).double()
-    function = qLogNoisyExpectedImprovement(
-        model, x, sampler=kind(torch.Size([4096]), seed=0), prune_baseline=False
-    )
-    _, found = optimize_acqf_finite(function, choices, q=2)
-    _, expected = optimize_acqf_discrete(function, 2, choices)
-    torch.testing.assert_close(found, expected, atol=0.1, rtol=0)

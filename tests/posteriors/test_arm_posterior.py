@@ -91,12 +91,12 @@ def test_equals_the_full_rebuild_over_a_walk(increments, kernel, dtype, atol):
     assert len(increments) > (25 if dtype == torch.double else 15)
 
 
-@pytest.mark.parametrize("has_twins", [True, False])
-def test_what_would_lose_digits_is_left_to_the_full_rebuild(increments, has_twins):
+@pytest.mark.parametrize("gap", [None, 1e-9, 1e-6])
+def test_what_would_lose_digits_is_left_to_the_full_rebuild(increments, gap):
     """A near-duplicate that joins, or fewer pulls than before."""
-    arms = Walk(0).arms
+    arms, has_twins = Walk(0).arms, gap is not None
     if has_twins:
-        arms[1] = arms[0] + 1e-9
+        arms[1] = arms[0] + gap
     posterior, fresh = (ArmPosterior(arms, rbf(), 0.3) for _ in range(2))
     pulled, ones = torch.tensor([0, 10, 20]), torch.ones(3).double()
     posterior.update(pulled, pulled, ones if has_twins else 2 * ones, ones)
