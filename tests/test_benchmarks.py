@@ -15,12 +15,7 @@ from benchmarks import groups, outcomes, practice, speed
 from benchmarks.pools import as_pool, for_bandits, load_pools, Pool, SOURCES
 from benchmarks.practice import play, Protocol
 from benchmarks.practice_methods import Uniform
-from benchmarks.practice_tables import (
-    found_by_pool,
-    NEEDED,
-    NUM_SEEDS,
-    shares_by_kind,
-)
+from benchmarks.practice_tables import found_by_pool, NEEDED, NUM_SEEDS, shares_by_kind
 from benchmarks.record import RESULTS
 from benchmarks.rows import RowFile
 from benchmarks.thompson_decay import bimodal, flat

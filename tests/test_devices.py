@@ -33,10 +33,7 @@ from botorch_bkb import (
     RGPUCB,
     TVGPUCB,
 )
-from botorch_bkb.acquisition import (
-    BatchUpperConfidenceBound,
-    BKBWidth,
-)
+from botorch_bkb.acquisition import BatchUpperConfidenceBound, BKBWidth
 from botorch_bkb.arms import BitArms, TableArms
 from botorch_bkb.bandits import BoxThompsonPolicy, ThompsonPolicy
 from botorch_bkb.models import SingleTaskDTCGP, TimeVaryingGP

@@ -5,12 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from tests.reference import (
-    dtc_posterior,
-    exact_posterior,
-    nystrom_gram,
-    simulate,
-)
+from tests.reference import dtc_posterior, exact_posterior, nystrom_gram, simulate
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -5,11 +5,7 @@ import math
 import numpy as np
 import pytest
 from ax.api.client import Client
-from ax.api.configs import (
-    ChoiceParameterConfig,
-    RangeParameterConfig,
-    StorageConfig,
-)
+from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig, StorageConfig
 from ax.generation_strategy.generation_strategy import GenerationStrategy
 from ax.storage.sqa_store.db import (
     create_all_tables,
@@ -18,12 +14,7 @@ from ax.storage.sqa_store.db import (
 )
 
 from botorch_bkb import BBKB, BKB, GPUCB, TVGPUCB
-from botorch_bkb.integrations.ax import (
-    ArmFile,
-    BanditNode,
-    ChoiceGrid,
-    register_bandit,
-)
+from botorch_bkb.integrations.ax import ArmFile, BanditNode, ChoiceGrid, register_bandit
 from tests.bandits import rbf
 
 

@@ -57,10 +57,7 @@ def test_trials_are_those_of_the_bandit_outside(options, outcomes, reference, tm
     node = BanditNode(ArmFile(tmp_path / "arms.npy"), seed=3)
     client = new_client(node, [rows(len(ARMS))], **options)
     alone = OutcomesBandit(
-        torch.as_tensor(ARMS),
-        outcomes,
-        reference_point=reference,
-        seed=3,
+        torch.as_tensor(ARMS), outcomes, reference_point=reference, seed=3
     )
     late = []
     for step in range(5):

@@ -81,9 +81,7 @@ def test_fixed_parameters_and_constraints_are_a_mask_over_the_arms(fixed, constr
 def test_constraints_of_rows_and_a_fixed_parameter(tmp_path):
     parameters = [rows(), choices("where", ["here"], "str")]
     client = new_client(
-        file_node(tmp_path),
-        parameters,
-        parameter_constraints=["arm >= 7", "arm <= 8"],
+        file_node(tmp_path), parameters, parameter_constraints=["arm >= 7", "arm <= 8"]
     )
     chosen = [client.get_next_trials(1).popitem()[1] for _ in range(6)]
     assert all(p["arm"] in (7, 8) and p["where"] == "here" for p in chosen)
@@ -262,14 +260,16 @@ def test_linear_objectives_are_honoured(objective):
     assert best["T"] == (20.0 if objective == "-y" else 60.0)
 
 
+PRUNED = {"pruning_target_parameterization": {"T": 20.0, "solvent": "A"}}
+DERIVED = DerivedParameterConfig(
+    name="double", expression_str="2 * T", parameter_type="float"
+)
+WITH_DEPENDENT = choices("a", ["x", "y"], "str", dependent_parameters={"x": ["T"]})
 REFUSED = [
     ("one objective", {"objective": "y, z"}),
     (r"'y\*\*2', which is not linear", {"objective": "y**2"}),
     ("`outcome_constraints`", {"goal": {"outcome_constraints": ["z >= 1"]}}),
-    (
-        "`pruning_target_parameterization`",
-        {"goal": {"pruning_target_parameterization": {"T": 20.0, "solvent": "A"}}},
-    ),
+    ("`pruning_target_parameterization`", {"goal": PRUNED}),
     (
         "'x' is a RangeParameter of type FLOAT. Give a range a `step_size`",
         {"parameters": [rows(name="x", parameter_type="float")]},
@@ -280,23 +280,11 @@ REFUSED = [
     ),
     (
         "'double' is a DerivedParameter of type FLOAT. .*leave out derived",
-        {
-            "parameters": [
-                *two_parameters(),
-                DerivedParameterConfig(
-                    name="double", expression_str="2 * T", parameter_type="float"
-                ),
-            ]
-        },
+        {"parameters": [*two_parameters(), DERIVED]},
     ),
     (
         "'a' is a fidelity, a task or disabled, or has `dependent_",
-        {
-            "parameters": [
-                choices("a", ["x", "y"], "str", dependent_parameters={"x": ["T"]}),
-                *two_parameters()[:1],
-            ]
-        },
+        {"parameters": [WITH_DEPENDENT, *two_parameters()[:1]]},
     ),
 ]
 
@@ -414,8 +402,7 @@ TABLE = pd.DataFrame({"mass": [0.1, 0.2, 0.9], "charge": [1.0, -1.0, 2.0]})
 
 
 @pytest.mark.parametrize(
-    "arms",
-    [TABLE, torch.tensor(TABLE.to_numpy()), TABLE.values.tolist()],
+    "arms", [TABLE, torch.tensor(TABLE.to_numpy()), TABLE.values.tolist()]
 )
 def test_arms_that_are_no_file_are_refused_with_the_calls_that_work(
     tmp_path, monkeypatch, arms

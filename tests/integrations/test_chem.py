@@ -9,11 +9,7 @@ from rdkit import Chem
 from rdkit.Chem import Descriptors, rdFingerprintGenerator
 
 from botorch_bkb.integrations import chem
-from botorch_bkb.integrations.chem import (
-    DESCRIPTORS,
-    draw_molecules,
-    read_molecules,
-)
+from botorch_bkb.integrations.chem import DESCRIPTORS, draw_molecules, read_molecules
 
 
 SMILES = ["CCO", "c1ccccc1", "CC(=O)O", "CCN", "C1CCCCC1", "Cc1ccccc1", "O=C=O", "CCCC"]

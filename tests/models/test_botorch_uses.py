@@ -34,10 +34,7 @@ from botorch.acquisition.objective import (
     ScalarizedPosteriorTransform,
 )
 from botorch.acquisition.risk_measures import CVaR
-from botorch.acquisition.utils import (
-    project_to_target_fidelity,
-    prune_inferior_points,
-)
+from botorch.acquisition.utils import project_to_target_fidelity, prune_inferior_points
 from botorch.generation import MaxPosteriorSampling
 from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.cost import AffineFidelityCostModel

@@ -17,11 +17,7 @@ from gpytorch.utils.warnings import NumericalWarning
 
 from botorch_bkb.models import SingleTaskDTCGP
 from tests.bandits import rbf
-from tests.models.test_dtc_gp import (
-    assert_same_posterior,
-    dense_answer,
-    plain_model,
-)
+from tests.models.test_dtc_gp import assert_same_posterior, dense_answer, plain_model
 from tests.models.test_dtc_gp import make_data as random_data
 
 

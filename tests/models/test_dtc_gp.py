@@ -6,9 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from botorch.acquisition import (
-    UpperConfidenceBound,
-)
+from botorch.acquisition import UpperConfidenceBound
 from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import ModelListGP, SingleTaskGP

@@ -11,12 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from botorch_bkb.arms import PullLimits
-from botorch_bkb.optim import (
-    FixedSize,
-    optimize_batch_ucb,
-    ProductRule,
-    SumRule,
-)
+from botorch_bkb.optim import FixedSize, optimize_batch_ucb, ProductRule, SumRule
 from botorch_bkb.optim.batch_rules import check_batch_rule, fill_batch
 from botorch_bkb.posteriors import ArmMoments, ArmPosterior, upper_bounds
 from botorch_bkb.posteriors.upper_bounds import UpperBounds

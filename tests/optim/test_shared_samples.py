@@ -1,5 +1,7 @@
 """Greedy batches of Monte Carlo functions, whose picks share their samples."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -24,7 +26,7 @@ from botorch.acquisition.objective import (
 )
 from botorch.acquisition.risk_measures import CVaR
 from botorch.models import ModelListGP, MultiTaskGP, SingleTaskGP
-from botorch.models.transforms import Log, Normalize, Standardize
+from botorch.models.transforms import Log, Normalize
 from botorch.models.transforms.input import InputPerturbation
 from botorch.optim.optimize import optimize_acqf_discrete
 from botorch.posteriors import GPyTorchPosterior
@@ -45,8 +47,8 @@ X, Y = standardized_data(8)
 CHOICES = random_points(25, 2, seed=3)
 
 
-def sampler(seed=5, kind=SobolQMCNormalSampler):
-    return kind(torch.Size([NUM_SAMPLES]), seed=seed)
+def sampler(seed=5, kind=SobolQMCNormalSampler, size=NUM_SAMPLES):
+    return kind(torch.Size([size]), seed=seed)
 
 
 def normal_numbers(size, kind):
@@ -175,67 +177,43 @@ def two_outcomes(kind):
     return SingleTaskGP(X, torch.cat([Y, second], dim=-1))
 
 
-@pytest.mark.parametrize(
-    "new_function",
-    [
-        lambda seed, size: qLogNoisyExpectedHypervolumeImprovement(
-            two_outcomes("list"), [-1.0, 0.0], X[:7], sampler=size(seed)
-        ),
-        lambda seed, size: qLogNoisyExpectedHypervolumeImprovement(
-            two_outcomes("one"),
-            [-1.0, 0.0],
-            X[:7],
-            sampler=size(seed),
-            prune_baseline=True,
-        ),
-        lambda seed, size: qLogNoisyExpectedHypervolumeImprovement(
-            two_outcomes("list"),
-            [9.0, 9.0],  # no point of the baseline is better
-            X[:7],
-            sampler=size(seed),
-            prune_baseline=True,
-        ),
-        lambda seed, size: qNoisyExpectedImprovement(fixed_gp(X, Y), X[:7], size(seed)),
-        lambda seed, size: qLogExpectedImprovement(
-            two_outcomes("one"),
-            best_f=0.0,
-            sampler=size(seed),
-            posterior_transform=ScalarizedPosteriorTransform(
-                torch.tensor([1.0, 0.5]).double()
-            ),
-        ),
-        lambda seed, size: qLogExpectedImprovement(
-            SingleTaskDTCGP(
-                X,
-                Y,
-                inducing_points=X[:4],
-                input_transform=Normalize(2),
-                outcome_transform=Standardize(1),
-            ),
-            best_f=0.0,
-            sampler=size(seed),
-            constraints=[lambda samples: samples[..., 0] - 1.0],
-        ),
-    ],
-    ids=["list", "pruned", "all pruned", "legacy", "scalarized", "constrained"],
-)
+def hypervolume(kind, reference_point, **options):
+    return lambda sampler: qLogNoisyExpectedHypervolumeImprovement(
+        two_outcomes(kind), reference_point, X[:7], sampler=sampler, **options
+    )
+
+
+WEIGHTS = ScalarizedPosteriorTransform(torch.tensor([1.0, 0.5]).double())
+FUNCTIONS = {
+    "list": hypervolume("list", [-1.0, 0.0]),
+    "pruned": hypervolume("one", [-1.0, 0.0], prune_baseline=True),
+    # No point of the baseline is better.
+    "all pruned": hypervolume("list", [9.0, 9.0], prune_baseline=True),
+    "legacy": partial(qNoisyExpectedImprovement, fixed_gp(X, Y), X[:7]),
+    "scalarized": lambda sampler: qLogExpectedImprovement(
+        two_outcomes("one"), 0.0, sampler, posterior_transform=WEIGHTS
+    ),
+    "constrained": lambda sampler: qLogExpectedImprovement(
+        SingleTaskDTCGP(X, Y, inducing_points=X[:4], input_transform=Normalize(2)),
+        best_f=0.0,
+        sampler=sampler,
+        constraints=[lambda samples: samples[..., 0] - 1.0],
+    ),
+}
+
+
+@pytest.mark.parametrize("new_function", FUNCTIONS.values(), ids=FUNCTIONS)
 @pytest.mark.filterwarnings("ignore:qNoisyExpectedImprovement has known")
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 def test_batches_are_as_good_as_those_of_botorch(new_function):
     """By fresh samples; base samples differ, and with them the picks."""
-
-    def few(seed):
-        return SobolQMCNormalSampler(torch.Size([64]), seed=seed)
-
-    def many(seed):
-        return SobolQMCNormalSampler(torch.Size([1024]), seed=seed)
-
-    function = new_function(1, few)
+    few = partial(sampler, size=64)
+    function = new_function(few(1))
     assert can_share(function, CHOICES, 4)
     indices, _ = optimize_acqf_finite(function, CHOICES, q=3)
     with torch.no_grad():
-        stock, _ = optimize_acqf_discrete(new_function(1, few), q=3, choices=CHOICES)
-        fresh = new_function(2, many)
+        stock, _ = optimize_acqf_discrete(new_function(few(1)), q=3, choices=CHOICES)
+        fresh = new_function(sampler(2, size=1024))
         ours, theirs = fresh(CHOICES[indices]), fresh(stock)
     assert ours >= theirs - 0.1
 
@@ -328,7 +306,7 @@ def test_a_posterior_transform_is_the_objective_that_does_the_same(kind):
         {"posterior_transform": ScalarizedPosteriorTransform(minus)},
         {"objective": LinearMCObjective(minus)},
     ):
-        samples = SobolQMCNormalSampler(torch.Size([256]), seed=3)
+        samples = sampler(3, size=256)
         function = qUpperConfidenceBound(kind(X, Y), 1.5, sampler=samples, **option)
         picks.append(optimize_acqf_finite(function, CHOICES, q=4))
     assert picks[0][0].equal(picks[1][0])

@@ -34,12 +34,7 @@ class Problem:
     """
 
     def __init__(
-        self,
-        seed=0,
-        dtype=torch.float64,
-        exact=False,
-        inducing=None,
-        max_bytes=2**31,
+        self, seed=0, dtype=torch.float64, exact=False, inducing=None, max_bytes=2**31
     ):
         stream = np.random.default_rng(seed)
         grid = np.stack(np.divmod(np.arange(NUM_ARMS - 1), 4), axis=-1)

@@ -160,9 +160,7 @@ def test_rows_that_cannot_be_used_and_workers_that_are_lost_are_errors(tmp_path)
     arms.workers.close()
 
 
-def test_a_file_that_is_gone_or_changed_is_an_error_when_a_worker_is_replaced(
-    tmp_path,
-):
+def test_a_file_that_is_gone_or_changed_is_an_error_when_a_worker_is_replaced(tmp_path):
     path, other = tmp_path / "arms.npy", tmp_path / "other.npy"
     np.save(path, table().numpy())
     arms = ArrayArms(path).on_ray(1)

@@ -13,11 +13,7 @@ from botorch.exceptions.errors import InputDataError
 
 from botorch_bkb.arms import PullLimits
 from botorch_bkb.models.kernels import PrecomputedKernel
-from botorch_bkb.posteriors import (
-    ArmPosterior,
-    FilterPosterior,
-    SparseArmKalmanFilter,
-)
+from botorch_bkb.posteriors import ArmPosterior, FilterPosterior, SparseArmKalmanFilter
 from botorch_bkb.posteriors.replay import Observation, ReplayedFilter
 from botorch_bkb.posteriors.upper_bounds import UpperBounds
 from tests.bandits import rbf
