@@ -44,11 +44,6 @@ def sparse_arm_filter():
     return posterior
 
 
-def moments(thing):
-    posterior = thing.posterior(X)
-    return posterior.mean, posterior.variance
-
-
 def decay_kernel():
     return TemporalDecayKernel(forgetting_rate_prior=UniformPrior(0.0, 1.0))
 
@@ -63,7 +58,6 @@ def prior_and_parameters(kernel):
 # tests/bandits/test_threads.py.
 MAKERS = {
     "SparseArmKalmanFilter": (sparse_arm_filter, lambda thing: thing.predict(2.0)),
-    "TimeVaryingGP": (time_varying_model, moments),
     "TemporalDecayKernel": (decay_kernel, prior_and_parameters),
     "BatchUpperConfidenceBound": (
         lambda: acquisition.BatchUpperConfidenceBound(

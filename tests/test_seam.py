@@ -99,7 +99,7 @@ def test_only_posteriors_and_tables_hold_a_number_per_arm(name, monkeypatch):
     available = None
     if name == "masked":
         available = torch.rand(NUM_ARMS, generator=generator) < 0.5
-    monkeypatch.setattr(table_rows, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(table_rows, "BLOCK_BYTES", 8000)
     arms = ArrayArms(rows.numpy())
     with Makers() as whole:
         bandit = bandit_class(arms, rbf(0.3), 0.1, generator=generator, **options)

@@ -24,7 +24,6 @@ from botorch.sampling.pathwise import (
 )
 from botorch.utils.sampling import manual_seed, optimize_posterior_samples
 from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel, ScaleKernel
-from gpytorch.means import ZeroMean
 from linear_operator.operators import DiagLinearOperator
 
 from botorch_bkb.generation import (
@@ -36,6 +35,7 @@ from botorch_bkb.generation import (
 from botorch_bkb.models import SingleTaskDTCGP
 from tests.bandits import rbf
 from tests.helpers import gram_matrix, seeded
+from tests.models.test_dtc_gp import plain_model
 from tests.posteriors.test_arm_sampler import largest_z, MAX_Z
 from tests.reference import dtc_parts
 
@@ -82,16 +82,10 @@ class Data:
         self.generator = generator
 
     def model(self, kernel=None, inducing_points=None, **options):
-        options.setdefault("outcome_transform", None)
-        return SingleTaskDTCGP(
-            self.X,
-            self.Y,
-            torch.full_like(self.Y, NOISE),
-            inducing_points=inducing_points,
-            covar_module=rbf(0.3) if kernel is None else kernel,
-            mean_module=ZeroMean(),
-            **options,
-        )
+        options["train_Yvar"] = torch.full_like(self.Y, NOISE)
+        kernel = rbf(0.3) if kernel is None else kernel
+        options["inducing_points"] = inducing_points
+        return plain_model(self.X, self.Y, kernel, **options)
 
     def dense(self, kernel, S):
         """Return mean, covariance and projected covariance at the test points."""
@@ -255,15 +249,10 @@ def test_transforms_of_inputs_and_outcomes(sparse):
     plain = data.model(inducing_points=S)
     bounds = torch.tensor([[-3.0, 10.0], [7.0, 12.0]], dtype=torch.double)
     width = bounds[1] - bounds[0]
-    stretched = SingleTaskDTCGP(
-        data.X * width + bounds[0],
-        data.Y,
-        torch.full_like(data.Y, NOISE),
+    data.X = data.X * width + bounds[0]
+    stretched = data.model(
         inducing_points=None if S is None else S * width + bounds[0],
-        covar_module=rbf(0.3),
-        mean_module=ZeroMean(),
         input_transform=Normalize(2, bounds=bounds),
-        outcome_transform=None,
     )
     for draw in (
         lambda model: draw_posterior_paths(model, 3, generator()),

@@ -139,14 +139,14 @@ def test_choices_without_order_are_the_categories_of_a_table(tmp_path):
     ):
         client = new_client(node, parameters)
         alone = GPBandit(frame, seed=4)
-        for number in range(9):
+        for number in range(6):
             ((trial, chosen),) = client.get_next_trials(1).items()
             (expected,) = alone.ask().tolist()
             assert find_bandit_node(client).arms.index(chosen) == expected
             value = math.sin(expected)
             client.complete_trial(trial, raw_data={"y": value})
             alone.tell([expected], [value])
-            client = reload(client, tmp_path) if number == 5 else client
+            client = reload(client, tmp_path) if number == 3 else client
         assert isinstance(node.bandit.arms, TableArms)
 
 
