@@ -75,7 +75,7 @@ def rewrite(path, change, **options):
     pq.write_table(table, path, row_group_size=10, **options)
 
 
-def with_column(name, values, place=None):
+def with_column(name, values):
     """Return a change of a column."""
 
     def change(table):

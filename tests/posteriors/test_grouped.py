@@ -18,7 +18,6 @@ from tests.posteriors.test_product_posterior import SMALL, Space
 from tests.reference import GroupedGP
 
 
-WIDE = 10.0
 ATOL = {torch.float64: 1e-8, torch.float32: 2e-2}
 # Results: the place of the arm among the pulled ones (-1 for a control), group, earlier
 # campaign, and control.

@@ -5,7 +5,7 @@ from math import isnan
 
 import pytest
 import torch
-from gpytorch.kernels import MaternKernel, RBFKernel
+from gpytorch.kernels import RBFKernel
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,7 +48,6 @@ def make_ts(covariance, **options):
 
 BANDITS = {
     "bbkb": lambda arms: BBKB(arms, kernel(), 0.1, seed=1),
-    "bbkb-matern": lambda arms: BBKB(arms, MaternKernel(), 0.1, seed=1),
     "bbkb-recomputed": lambda arms: BBKB(
         arms, kernel(0.1), 0.05, max_feature_bytes=0, seed=1
     ),
