@@ -61,15 +61,9 @@ class Case:
         self.means = size * values
         self.sums = (self.means * np.array(self.counts)).tolist()
         self.scale = np.abs(self.means).max()
-        self.expected = dtc_moments(
-            self.arms.double().tolist(),
-            self.kernel.lengthscale.item(),
-            noise,
-            self.inducing,
-            self.pulled,
-            self.counts,
-            self.sums,
-        )
+        data = self.inducing, self.pulled, self.counts, self.sums
+        scale = self.kernel.lengthscale.item()
+        self.expected = dtc_moments(self.arms.double().tolist(), scale, noise, *data)
 
     def posterior(self):
         posterior = ArmPosterior(self.arms, self.kernel, self.noise)
@@ -250,12 +244,8 @@ def test_whole_runs_stay_finite(bandit_class, noise, dtype):
     arms = torch.tensor(TWINS)
     for kernel in (RBFKernel(), LinearKernel()):
         for size in (1.0, 1e12):
-            bandit = make_bandit(
-                bandit_class,
-                arms.to(dtype),
-                covar_module=kernel.to(dtype),
-                noise_variance=noise,
-            )
+            options = {"covar_module": kernel.to(dtype), "noise_variance": noise}
+            bandit = make_bandit(bandit_class, arms.to(dtype), **options)
             rng = np.random.default_rng(0)
             for _ in range(4):
                 indices = bandit.ask(5)

@@ -87,15 +87,8 @@ def test_a_tiny_bbkb_run_by_hand():
 def test_a_tiny_gp_ucb_run_by_hand():
     """F = 0, delta = 1/e: width sqrt(2 (log det + 1)), log det = sum log(n + 1)."""
     draws = Draws(2, [])
-    run = run_three_unrelated_arms(
-        draws,
-        4,
-        rule="fixed",
-        width="chowdhury_gopalan",
-        exact=True,
-        F=0.0,
-        delta=math.exp(-1),
-    )
+    options = {"rule": "fixed", "width": "chowdhury_gopalan", "exact": True}
+    run = run_three_unrelated_arms(draws, 4, F=0.0, delta=math.exp(-1), **options)
     assert run.batches == [[2], [0], [1], [0]]
     assert run.inducing_sets == [[], [2], [0, 2], [0, 1, 2]]
     expected = [math.sqrt(2 * (k * math.log(2) + 1)) for k in range(4)]

@@ -253,17 +253,11 @@ def test_any_acquisition_function_has_its_best_choices(tmp_path):
     X = dense[:9]
     model = SingleTaskGP(X, X.sum(dim=-1, keepdim=True), covar_module=RBFKernel())
     available = torch.arange(NUM_ARMS) % 3 > 0
+    options = {"q": 2, "available": available, "chunk_size": 50}
+    sampler = SobolQMCNormalSampler(torch.Size([64]), 0)
+    function = qUpperConfidenceBound(model, 2.0, sampler)
     found, expected = (
-        optimize_acqf_finite(
-            qUpperConfidenceBound(
-                model, 2.0, SobolQMCNormalSampler(torch.Size([64]), 0)
-            ),
-            choices,
-            q=2,
-            available=available,
-            chunk_size=50,
-        )
-        for choices in (arms, dense)
+        optimize_acqf_finite(function, choices, **options) for choices in (arms, dense)
     )
     assert torch.equal(found[0], expected[0])
 

@@ -95,15 +95,9 @@ class Data:
         def K(left, right):
             return kernel(left, right).to_dense().detach().numpy()
 
-        weights = np.full(12, 1 / NOISE)
-        return dtc_parts(
-            K(S, S),
-            K(S, self.X),
-            K(S, self.test_X),
-            K(self.test_X, self.test_X),
-            weights,
-            self.Y.squeeze(-1).numpy(),
-        )
+        pairs = (S, S), (S, self.X), (S, self.test_X), (self.test_X, self.test_X)
+        weights, targets = np.full(12, 1 / NOISE), self.Y.squeeze(-1).numpy()
+        return dtc_parts(*(K(*pair) for pair in pairs), weights, targets)
 
 
 def values(paths, X):
@@ -155,13 +149,8 @@ def test_weight_paths_of_the_papers_feature_map(num_features):
     """Equation (5) of the paper, with the top eigenpairs of K at a few points."""
     data, kernel = Data(), rbf(0.3)
     points = torch.rand(15, 2, generator=data.generator, dtype=torch.double)
-    draws = draw_weight_paths(
-        data.model(kernel),
-        torch.Size([NUM_DRAWS]),
-        points,
-        num_features,
-        data.generator,
-    )
+    options = points, num_features, data.generator
+    draws = draw_weight_paths(data.model(kernel), torch.Size([NUM_DRAWS]), *options)
     eigenvalues, U = np.linalg.eigh(kernel(points).to_dense().detach().numpy())
     kept = slice(-num_features if num_features else None, None)
     root = U[:, kept] / np.sqrt(eigenvalues[kept])

@@ -30,16 +30,9 @@ def test_an_arm_of_no_variance_that_stays_the_best_fills_the_batch(rule, project
     posterior = ArmPosterior(arms, kernel, 1.0)
     told = torch.tensor([0])
     posterior.update(told, told, torch.tensor([50.0]), torch.tensor([-500.0]))
-    scores = torch.empty(0).double()
-    picks = optimize_batch_ucb(
-        posterior,
-        1.0,
-        rule,
-        projected=projected,
-        pending_indices=NONE,
-        pending_scores=scores,
-        max_size=7,
-    )
+    pending = {"pending_indices": NONE, "pending_scores": torch.empty(0).double()}
+    options = {"projected": projected, "max_size": 7, **pending}
+    picks = optimize_batch_ucb(posterior, 1.0, rule, **options)
     assert picks.tolist() == 7 * [1]
 
 
@@ -118,17 +111,8 @@ class Problem:
         ).tolist()
 
     def greedy(self, width, rule, projected, **options):
-        return greedy_batch(
-            self.gram,
-            self.noise,
-            self.S,
-            self.counts,
-            self.sums,
-            width,
-            rule,
-            projected=projected,
-            **options,
-        )
+        state = self.gram, self.noise, self.S, self.counts, self.sums
+        return greedy_batch(*state, width, rule, projected=projected, **options)
 
 
 @pytest.mark.parametrize("exact", [False, True])

@@ -16,7 +16,7 @@ from botorch_bkb.arms import ArmTable, BitArms
 from botorch_bkb.bandits.fitting import Fitter
 from botorch_bkb.models.kernels import TanimotoKernel
 from botorch_bkb.models.utils.nystrom import dense_covariance
-from tests.helpers import random_points, seeded
+from tests.helpers import random_points
 
 
 NUM_ARMS, NUM_BITS = 60, 40
@@ -174,19 +174,17 @@ def test_twins_and_known_rows_are_found(with_numbers):
         assert torch.equal(added + 0, new[1:2])
 
 
-@pytest.mark.parametrize(("bandit_class", "most"), [(BBKB, 9), (RGPUCB, 1)])
-def test_any_bandit_does_with_bytes_what_it_does_with_floats(bandit_class, most):
+@pytest.mark.parametrize(
+    ("bandit_class", "most", "options"), [(BBKB, 9, {}), (RGPUCB, 1, {"block_size": 3})]
+)
+def test_any_bandit_does_with_bytes_what_it_does_with_floats(
+    bandit_class, most, options
+):
     counts = counts_of(most)
     rewards = counts.double() @ torch.linspace(-1, 1, NUM_BITS, dtype=torch.double)
     bandits = []
     for arms in (counts, counts.double()):
-        bandit = bandit_class(
-            arms,
-            TanimotoKernel(),
-            0.1,
-            generator=seeded(),
-            **({"block_size": 3} if bandit_class is RGPUCB else {}),
-        )
+        bandit = bandit_class(arms, TanimotoKernel(), 0.1, seed=0, **options)
         for _ in range(4):
             picks = bandit.ask(5)
             bandit.tell(picks, rewards[picks])
