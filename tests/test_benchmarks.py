@@ -224,20 +224,15 @@ def test_suggest_is_compared_with_one_peer_on_pools_that_all_have_played():
 
 
 def lab(yields, costs, has_limit):
-    columns = {
-        "x": np.arange(len(yields)) / len(yields),
-        "yield": yields,
-        "cost": costs,
-    }
-    return outcomes.as_task(pd.DataFrame(columns), Protocol(2, 1, 6), has_limit)
+    x = np.arange(len(yields)) / len(yields)
+    frame = pd.DataFrame({"x": x, "yield": yields, "cost": costs})
+    return outcomes.as_task(frame, Protocol(2, 1, 6), has_limit)
 
 
 def test_fronts_limits_and_targets_are_judged_by_true_outcomes():
     """Scaled, the front is (0, 1), (4/9, 3/4), (2/3, 1/4) and (1, 0)."""
-    yields, costs = (
-        [10.0, 50.0, 100.0, 20.0, 30.0, 70.0],
-        [0.0, 1.0, 4.0, 2.0, 1.0, 3.0],
-    )
+    yields = [10.0, 50.0, 100.0, 20.0, 30.0, 70.0]
+    costs = [0.0, 1.0, 4.0, 2.0, 1.0, 3.0]
     task = lab(yields, costs, False)
     whole = 4 / 9 * 3 / 4 + 2 / 9 * 1 / 4
     for measured, volume in (([4], 2 / 9 * 3 / 4), ([0, 2], 0.0), ([1, 3, 5], whole)):

@@ -347,28 +347,26 @@ def test_a_relative_path_outlives_a_change_of_folder_and_a_move(tmp_path, monkey
         reload(client, tmp_path)
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".xlsx"])
-def test_a_pandas_table_whose_arms_have_names(tmp_path, suffix):
-    table = pd.DataFrame(
-        {
-            "compound": ["007", "008", "abc"],
-            "mass": [0.1, 0.2, 0.9],
-            "charge": [1.0, -1.0, 2.0],
-        }
-    )
-    path = tmp_path / f"arms{suffix}"
-    write = {
-        ".csv": table.to_csv,
-        ".parquet": table.to_parquet,
-        ".xlsx": table.to_excel,
-    }
-    write[suffix](path, index=False)
+TABLE = pd.DataFrame({"mass": [0.1, 0.2, 0.9], "charge": [1.0, -1.0, 2.0]})
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("arms.csv", pd.DataFrame.to_csv),
+        ("arms.parquet", pd.DataFrame.to_parquet),
+        ("arms.xlsx", pd.DataFrame.to_excel),
+    ],
+)
+def test_a_pandas_table_whose_arms_have_names(tmp_path, name, write):
+    path = tmp_path / name
+    write(TABLE.assign(compound=["007", "008", "abc"]), path, index=False)
     arms = ArmFile(path, id="compound")
     assert arms.ids == ["007", "008", "abc"]
     node = BanditNode(arms, factory="BKB")
     client = new_client(node, [rows(3)])
     client.get_next_trials(1)
-    np.testing.assert_array_equal(node.bandit.arms, table[["mass", "charge"]])
+    np.testing.assert_array_equal(node.bandit.arms, TABLE)
     again = find_bandit_node(reload(client, tmp_path))
     assert again.arms.ids == arms.ids
 
@@ -396,9 +394,6 @@ def test_an_array_that_is_no_table_is_refused_at_once(tmp_path, array, match):
     np.save(tmp_path / "arms.npy", array)
     with pytest.raises(Exception, match=match):
         ArmFile(tmp_path / "arms.npy")
-
-
-TABLE = pd.DataFrame({"mass": [0.1, 0.2, 0.9], "charge": [1.0, -1.0, 2.0]})
 
 
 @pytest.mark.parametrize(

@@ -133,13 +133,9 @@ def bounded_functions(model):
 def test_bounds_exclude_no_choice_that_is_best(seed, num_inducing, scale, dtype):
     """Nor the lowest index of equal ones, with transforms of inputs and outcomes."""
     X, Y = (values.to(dtype) for values in standardized_data(12, seed=seed))
-    model = SingleTaskDTCGP(
-        X,
-        3 + scale * Y,
-        inducing_points=X[:num_inducing],
-        input_transform=Normalize(2),
-        outcome_transform=Standardize(1),
-    )
+    transforms = {"input_transform": Normalize(2), "outcome_transform": Standardize(1)}
+    S = X[:num_inducing]
+    model = SingleTaskDTCGP(X, 3 + scale * Y, inducing_points=S, **transforms)
     choices = random_choices(60, seed=seed).to(dtype).repeat(2, 1)
     digits = 1e-9 if dtype == torch.float64 else 1e-3
     near = {"rtol": digits, "atol": digits * scale}  # rounding depends on the chunk
