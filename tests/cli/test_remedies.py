@@ -502,8 +502,8 @@ OPTIONS: Remedies = {
         lambda found: [],
     ),
     "a name twice": (
-        state(ARMS, FEW, "--observations=results.csv"),
-        r"is named twice: .* Name each once",
+        state(ARMS, FEW, "--earlier=results.csv"),
+        r"is named twice: results.csv and results.csv\. Name each once",
         lambda found: [],
     ),
     "two ways to say what is good": (
