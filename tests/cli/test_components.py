@@ -56,27 +56,12 @@ def measured(batch):
     return acid + batch["temperature"] / 4 + 5 * (batch["base"] == "weak") + noise
 
 
-def test_results_have_known_noise_and_logarithms(folder, bandits, capsys):
-    assert main(COMMAND) == 0
-    results = read("next.csv")[NAMES].assign(**{"yield": [1.0, 10, 100, 5, 7, 9]})
-    results.assign(sd=[0.5, None, 1, 1, 1, 2]).to_csv("results.csv", index=False)
-    assert main([*COMMAND, "--noise-std=sd", "--log-reward"]) == 0
-    told = bandits[-1].state_dict()["observations"]
-    assert told["told_rewards"][:3] == [0.0, 1.0, 2.0]
-    slopes = np.array([0.5, 0, 0.01]) / np.log(10)
-    np.testing.assert_allclose(told["told_noise"][:3], slopes**2)
-    results.assign(sd=-1).to_csv("results.csv", index=False)
-    assert main([*COMMAND, "--noise-std=sd", "--output=other.csv"]) == 2
-    assert "--noise-std has '-1' in row 2 of results.csv" in capsys.readouterr().err
-
-
 def test_a_row_per_measurement_can_be_filled_in(folder):
-    command = [word for word in COMMAND if "batch-size" not in word]
-    command += ["--per-measurement", "--batch-size=90"]
+    command = [*COMMAND, "--per-measurement"]
     assert main(command) == 0
     batch = read("next.csv")
     assert list(batch.columns) == [*NAMES, "yield"]
-    assert len(batch) == 80  # so many are allowed, and each comes once
+    assert len(batch) == 6
     assert batch["yield"].isna().all()
     results = batch.assign(**{"yield": measured(batch)})
     results.to_csv("results.csv", index=False)
@@ -89,7 +74,6 @@ def test_a_row_per_measurement_can_be_filled_in(folder):
     assert list(read("o.csv")) == list(results)
 
 
-@pytest.mark.usefixtures("full_fits")
 def test_a_campaign_of_several_rounds(folder, capsys):
     rounds = []
     for number in range(3):
@@ -146,8 +130,6 @@ def test_results_of_other_elements_train_the_model_and_are_not_chosen(folder, ca
     [
         (["--component=acid=1,2"], "'acid', as --component does"),
         (["--component=x=none.csv"], "There is no file none.csv"),
-        (["--component=x=0.5,1.5,0.5"], "different elements.*0.5, 1.5, 0.5"),
-        (["--component=yield=1,2"], "column 'yield', as --component does"),
         (
             [f"--forbid=base={base}" for base in ("none", "weak")],
             "No combination is left: of 96",
@@ -241,7 +223,6 @@ def test_names_without_commas_need_no_quotation_marks(names, capsys):
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ("RT,40,60", "'40', which looks like a number"),
         ("2026-01-31,2026-02-28", "which looks like a number or a date"),
         ("007,008,009", "'007', which looks like a number"),
         ("THF,DMF,thf", "'thf', which differs from 'THF' in case or spaces only"),
@@ -256,7 +237,7 @@ def test_values_are_checked_like_a_column_of_a_table(values, said, capsys):
     assert set(batch["x"]) == {*values.split(",")}
 
 
-@pytest.mark.parametrize("name", ["None", "NA", "-", "?", "", "THF"])
+@pytest.mark.parametrize("name", ["NA", "", "THF"])
 def test_names_that_tables_read_as_empty_or_equal_are_refused(name, capsys):
     Path("list.csv").write_text(f"solvent\nTHF\n{name or 'THF'}\nDMF\n")
     for text in ("list.csv", f"THF,{name},DMF"):
@@ -271,8 +252,7 @@ def test_no_molecule_by_the_name_none_is_refused(capsys):
 
 
 def test_a_result_with_a_misspelt_name_is_refused(capsys):
-    table = pd.DataFrame({"x": ["thf"], "t": [1], "reward": [3.0]})
-    table.to_csv("r.csv", index=False)
+    Path("r.csv").write_text("x,t,reward\nthf,1,3.0\n")
     products("x=THF,DMF", "t=1,2", words=["--observations=r.csv"], code=2)
     assert "'thf', which differs from 'THF' in case" in capsys.readouterr().err
 
@@ -326,12 +306,10 @@ def test_no_molecule_and_enantiomers_are_elements_of_their_own(bits, bandits, ca
 
 
 def test_elements_with_equal_descriptors_are_distinguished(bandits, capsys):
-    table = pd.DataFrame({"id": list("abc"), "x": [1.0, 1.0, 2.0], "y": [3.0, 3.0, 0]})
-    table.to_csv("list.csv", index=False)
+    Path("list.csv").write_text("id,x,y\na,1,3\nb,1,3\nc,2,0\n")
     products("acid=list.csv", "t=1,2")
-    assert (
-        "of 'acid' with the features of an earlier one: b." in capsys.readouterr().out
-    )
+    said = "of 'acid' with the features of an earlier one: b."
+    assert said in capsys.readouterr().out
     rows = bandits[-1].arms.tables[0]
     assert rows.tolist() == [[1.0, 3.0, 0.0], [1.0, 3.0, 1.0], [2.0, 0.0, 0.0]]
 
@@ -367,21 +345,16 @@ def test_the_first_batch_has_the_format_of_the_lists():
 
 
 def test_a_table_of_one_column_and_a_list_of_smiles_are_lists(bandits):
-    Path("t.csv").write_text("temperature\n20\n60\n\n")
+    """The numbers of one column are written as those of any table."""
+    Path("t.csv").write_text("load\n20%\n\n60 %\n\n")
     Path("acids.csv").write_text("smiles\nCO\nCCO\n")
-    products("t=t.csv", "acid=acids.csv", words=["--smiles", "acid"])
+    batch = products("t=t.csv", "acid=acids.csv", words=["--smiles", "acid"])
+    assert set(batch["t"]) == {"20", "60"}
     assert bandits[-1].arms.tables[0].tolist() == [[20.0], [60.0]]
     molecules = bandits[-1].arms.tables[1].bits()
     batch = products("t=20,60", "acid=CO,CCO", words=["--smiles", "acid"])
     assert set(batch["acid"]) == {"CO", "CCO"}
     assert bandits[-1].arms.tables[1].bits().equal(molecules)
-
-
-@pytest.mark.parametrize("cells", ["5%\n10 %", '"5,0"\n"10,0"', "5\n\n10"])
-def test_a_table_of_one_column_has_numbers_as_any_table(cells, bandits):
-    Path("t.csv").write_text(f"load\n{cells}\n")
-    assert set(products("load=t.csv", "acid=A,B")["load"]) == {"5", "10"}
-    assert bandits[-1].arms.tables[0].tolist() == [[5.0], [10.0]]
 
 
 def next_of(components, results, *words):
@@ -393,13 +366,12 @@ def next_of(components, results, *words):
 
 
 def test_results_may_name_a_molecule_by_smiles_and_round_a_number(capsys):
-    pd.DataFrame({"alcohol": ["CCO", "CCN", "c1ccccc1O"]}).to_csv("list.csv")
-    pd.DataFrame({"id": ["A", "B"], "smiles": ["CCO", "CCN"]}).to_csv("ids.csv")
+    Path("list.csv").write_text("alcohol\nCCO\nCCN\nc1ccccc1O\n")
+    Path("ids.csv").write_text("id,smiles\nA,CCO\nB,CCN\n")
     told = {"alcohol": ["OCC", "CCN", "CCN"], "t": ["0.333333333", 0.5, 0.33333333]}
     told["reward"] = [1, 2, 3]
     numbers = "t=0.33333333333333,0.5"
     for name in ("list.csv", "ids.csv"):
-        pd.read_csv(name, index_col=0).to_csv(name, index=False)
         components = [f"alcohol={name}", numbers]
         batch = next_of(components, told, "--smiles=alcohol", "--batch-size=1")
         named = batch["alcohol"].replace({"A": "CCO", "B": "CCN"})[0]
@@ -420,10 +392,8 @@ def test_a_forbidden_product_that_was_measured_may_still_be_the_best(capsys):
     assert said.count("Best measured so far: 4 + b, ") == 2
     chances = re.findall(r"still unmeasured: (\d+) %", said)
     assert max(map(int, chances)) < 30
-    assert (
-        len(re.findall("the best candidate is one of these [12] of .: 4 [+]", said))
-        == 2
-    )
+    held = re.findall("the best candidate is one of these [12] of .: 4 [+]", said)
+    assert len(held) == 2
 
 
 def test_a_failed_product_that_is_forbidden_is_not_counted_twice(capsys):
@@ -431,43 +401,27 @@ def test_a_failed_product_that_is_forbidden_is_not_counted_twice(capsys):
     words = "--forbid=heat=20,solvent=a", "--batch-size=3"
     assert len(next_of(["heat=20,40", "solvent=a,b"], told, *words)) == 3
     assert "measurements of" not in capsys.readouterr().out
-    words = ["--component=heat=20,40", "--component=solvent=a,b,c", "--same=heat"]
-    assert main(["suggest", *words, "--batch-size=4"]) == 0
-    assert "--same heat leaves only 3 of 4 measurements" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("first", ["-78", "20.5"])
-def test_a_number_is_no_header(first, capsys):
-    Path("t.csv").write_text(f"{first}\n40\n60\n")
-    words = ["--component=t=t.csv", "--component=solvent=a,b", "--quiet"]
-    assert main(["suggest", *words]) == 2
-    assert f"but its first row is '{first}'" in capsys.readouterr().err
 
 
 def test_a_list_without_a_header_is_refused_or_named(capsys):
-    Path("t.csv").write_text("20\n60\n80\n")
+    Path("t.csv").write_text("-78.5\n60\n80\n")
     Path("solvent.csv").write_text("THF\nDMF\nwater\n")
     words = ["suggest", "--component=t=t.csv", "--component=solvent=solvent.csv"]
     assert main(words) == 2
-    error = capsys.readouterr().err
-    assert (
-        "Expected t.csv to have a header, but its first row is '20'. Write t" in error
-    )
+    said = "Expected t.csv to have a header, but its first row is '-78.5'. Write t"
+    assert said in capsys.readouterr().err
     Path("t.csv").write_text("t\n20\n60\n80\n")
     assert main(words) == 0
-    said = capsys.readouterr().out
-    assert (
-        "Note: 'THF' is the header of solvent.csv, and no element of 'solvent'" in said
-    )
-    assert "'t' is the header" not in said
+    out = capsys.readouterr().out
+    assert "'THF' is the header of solvent.csv, and no element of 'solvent'" in out
+    assert "'t' is the header" not in out
 
 
-@pytest.mark.parametrize("option", ["--output", "--predictions", "--report"])
-def test_a_list_is_not_replaced(option, folder, capsys):
+def test_a_list_is_not_replaced(folder, capsys):
     before = Path("solvents.csv").read_bytes()
     Path("link.csv").symlink_to("solvents.csv")
     for name in ("solvents.csv", "link.csv"):
-        assert main([*COMMAND, f"{option}={name}"]) == 2
+        assert main([*COMMAND, f"--output={name}"]) == 2
         assert "is one of the tables" in capsys.readouterr().err
     assert Path("solvents.csv").read_bytes() == before
 
@@ -475,12 +429,14 @@ def test_a_list_is_not_replaced(option, folder, capsys):
 LISTS = ["--component=acid=B,C,D", "--component=t=20,40,60,80", "--batch-size=2"]
 
 
+def told_of(acids, *more):
+    """Return results of which the third one is the best."""
+    rows = zip(acids, [20, 40, 60, 20, 60, 40], [1, 2, 9.5, 1, 4, 2.2], strict=True)
+    return pd.DataFrame([*rows, *more], columns=["acid", "t", "reward"])
+
+
 def test_the_best_is_measured_although_its_acid_is_not_in_the_list(capsys):
-    rows = [
-        *zip("AAAEEE", [20, 40, 60, 20, 60, 40], [1, 2, 9.5, 1, 4, 2.2], strict=True)
-    ]
-    table = pd.DataFrame(rows, columns=["acid", "t", "reward"]).assign(impurity=1)
-    table.to_csv("p.csv", index=False)
+    told_of("AAAEEE").assign(impurity=1).to_csv("p.csv", index=False)
     words = ["suggest", *LISTS, "--observations=p.csv"]
     assert main([*words, "--drop=impurity"]) == 0
     assert "Best measured so far: A + 60" in capsys.readouterr().out
@@ -492,12 +448,7 @@ def test_the_best_is_measured_although_its_acid_is_not_in_the_list(capsys):
 
 @pytest.mark.parametrize("goal", ["best_arm", "regret"])
 def test_a_combination_that_failed_later_is_the_best_and_not_chosen(goal, capsys):
-    rows = [
-        *zip("BBBCCC", [20, 40, 60, 20, 60, 40], [1, 2, 9.5, 1, 4, 2.2], strict=True)
-    ]
-    rows.append(("B", 60, "failed"))
-    table = pd.DataFrame(rows, columns=["acid", "t", "reward"])
-    table.to_csv("p.csv", index=False)
+    told_of("BBBCCC", ("B", 60, "failed")).to_csv("p.csv", index=False)
     assert main(["suggest", *LISTS, "--observations=p.csv", f"--goal={goal}"]) == 0
     assert "Best measured so far: B + 60" in capsys.readouterr().out
     assert ("B", 60) not in [*pd.read_csv("next.csv")[["acid", "t"]].itertuples(False)]

@@ -125,20 +125,23 @@ def test_several_outcomes_have_groups_and_earlier_results(monkeypatch):
 
 def test_the_group_is_no_feature_and_empty_in_the_batch():
     """Its column may also be in the table of candidates, and so may the results."""
-    batch = suggest(RESULTS, *GROUPED)
-    both = ARMS.assign(plate=[f"P{n % 3}" for n in range(72)])
+    batch = suggest(RESULTS, *GROUPED, arms=NUMBERS)
+    both = NUMBERS.assign(plate=[f"P{n % 3}" for n in range(72)])
     pd.testing.assert_frame_equal(suggest(RESULTS, *GROUPED, arms=both), batch)
     batch = suggest(RESULTS, *GROUPED, "--with-columns", arms=both)
-    assert list(batch)[:5] == ["id", "heat", "solvent", "base", "repeats"]
+    assert list(batch)[:4] == ["id", "heat", "base", "repeats"]
     assert batch["plate"].isna().all()
 
 
-def test_a_batch_that_is_filled_in_has_the_columns_of_groups_and_noise():
+def test_a_batch_that_is_filled_in_has_the_columns_of_groups_and_noise(capsys):
     words = ["--group=plate", "--noise-std=sd"]
     batch = suggest(None, *words)
     assert list(batch)[-3:] == ["plate", "sd", "reward"]
     again = suggest(batch.assign(reward=range(4), plate="P1"), *words)
     assert not set(again["id"]) & set(batch["id"])
+    said = capsys.readouterr().out
+    assert "4 measurements in all" in said
+    assert "not used" not in said
     rows = suggest(None, *words, "--per-measurement")
     assert list(rows) == ["id", *GRID, "plate", "sd", "reward"]
 
@@ -200,7 +203,7 @@ def test_the_same_ids_of_two_campaigns_are_of_different_candidates(
         Path(name).parent.mkdir(exist_ok=True)
         table, tab = OLD.assign(heat=OLD["heat"] + heat), name.endswith(".tsv")
         table.to_csv(name, index=False, sep="\t" if tab else ",")
-    suggest(OF_ARMS, *(f"--earlier={name}" for name in files))
+    suggest(OF_ARMS, *(f"--earlier={name}" for name in files), arms=NUMBERS)
     rows = told(bandits[-1].state_dict())[len(OF_ARMS) :]
     assert rows["campaign"].tolist() == [labels[0]] * 11 + [labels[1]] * 11
     assert rows["indices"].tolist() == [*range(72, 94)]

@@ -90,22 +90,6 @@ def test_scores_are_rewards(capsys):
     pd.testing.assert_frame_equal(batch, read[1], rtol=1e-6)
 
 
-def test_combinations(capsys):
-    arms = [f"--component=heat={','.join(map(str, range(20, 91, 10)))}"]
-    arms += ["--component=base=none,weak"]
-    told = []
-    for number in range(2):
-        path = f"{number}.csv"
-        words = [*arms, *OBJECTIVES, *told, "--batch-size=5", f"--output={path}"]
-        assert main(["suggest", *words]) == 0
-        batch = pd.read_csv(path)
-        assert batch[OUTCOMES].isna().all(axis=None)
-        batch[OUTCOMES] = measured(batch["heat"])
-        batch.to_csv(path, index=False)
-        told += [f"--observations={path}"]
-    assert "mean score" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("words", "match"),
     [

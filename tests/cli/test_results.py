@@ -68,21 +68,12 @@ def test_standard_deviations_of_results_are_known_noise(bandits):
     pd.testing.assert_frame_equal(pd.read_csv("n.csv"), batch)
 
 
-@pytest.mark.parametrize(
-    ("stds", "said"),
-    [
-        ([1, 2, -0.5, 1, 1, 1, 1], "'sd' of --noise-std has '-0.5' in row 4 "),
-        ([1, "low", 1, 1, 1, 1, 1], "'low' in row 3 "),
-        (None, "has no column 'sd'"),
-    ],
-)
-def test_what_is_no_standard_deviation_is_refused(stds, said, capsys):
-    results = RESULTS if stds is None else RESULTS.assign(sd=stds)
-    suggest(results, "--noise-std", "sd", code=2)
+def test_a_word_is_no_standard_deviation(capsys):
+    stds = [1, "low", 1, 1, 1, 1, 1]
+    suggest(RESULTS.assign(sd=stds), "--noise-std", "sd", code=2)
     error = capsys.readouterr().err
-    assert said in error
-    assert "--noise-std" in error
-    assert stds is None or "leave the cell empty if it is not known" in error
+    assert "'sd' of --noise-std has 'low' in row 3 " in error
+    assert "leave the cell empty if it is not known" in error
     assert not Path("next.csv").exists()
 
 
@@ -92,11 +83,10 @@ TWICE = pd.concat([RESULTS, RESULTS])
 @pytest.mark.parametrize(
     ("twice", "number"),
     [
-        (TWICE.sort_values("id"), 14),
         (pd.concat([RESULTS, RESULTS[:4]]), 8),
         (TWICE.assign(remark=["a", "NA", *["b"] * 5] * 2), 14),
     ],
-    ids=["sorted", "partly", "with NA"],
+    ids=["partly", "with NA"],
 )
 def test_results_that_were_pasted_twice_are_refused(twice, number, capsys):
     suggest(twice, code=2)
@@ -110,12 +100,10 @@ def test_replicates_are_no_copies(capsys):
     assert "equal to" not in capsys.readouterr().out
     suggest(TWICE.assign(well=range(14)))
     assert "equal to" not in capsys.readouterr().out
-    suggest(pd.concat([RESULTS, RESULTS[3:5]]))
-    said = "4 of 9 measurements are equal to another row in every column, such as row"
-    assert f"{said} 9 " in capsys.readouterr().out
     one = pd.DataFrame({"id": ["L-00"] * 6 + ["L-01"], "reward": [0.0] * 6 + [1.0]})
     suggest(one)
-    assert "6 of 7 measurements are equal to" in capsys.readouterr().out
+    said = "6 of 7 measurements are equal to another row in every column, such as row 3"
+    assert said in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("form", [{}, {"sep": ";", "decimal": ","}], ids=["US", "DE"])
@@ -200,37 +188,21 @@ def test_candidates_whose_last_measurement_failed_are_not_chosen(capsys):
 
 def test_a_molecule_that_failed_is_not_chosen_from_another_row(capsys):
     pytest.importorskip("rdkit")
-    arms = pd.DataFrame(
-        {
-            "id": [f"M{n}" for n in range(6)],
-            "smiles": ["CCO", "OCC", "CCN", "CCC", "CCCl", "CCBr"],
-        }
-    )
-    results = pd.DataFrame(
-        {"id": ["M1", "M2", "M3", "M4"], "reward": ["failed", "2", "3", "5"]}
-    )
+    smiles = ["CCO", "OCC", "CCN", "CCC", "CCCl", "CCBr"]
+    arms = pd.DataFrame({"id": [f"M{n}" for n in range(6)], "smiles": smiles})
+    results = arms[["id"]][1:5].assign(reward=["failed", "2", "3", "5"])
     words = "--smiles", "smiles", "--max-repeats", "1"
     batch = suggest(results, *words, arms=arms)
     assert batch["id"].tolist() == ["M5"]
 
 
-@pytest.mark.parametrize(
-    "arms",
-    [
-        ARMS,
-        ARMS.drop(columns="acid"),
-        ARMS.drop(columns="ligand").assign(b=range(24), c=range(5, 29)),
-    ],
-    ids=["mixed", "text", "numbers"],
-)
-def test_a_table_without_a_header_is_refused(arms, capsys):
-    path, sep = Path("arms.csv"), ";" if "b" in arms else ","
-    arms.to_csv(path, index=False, header=False, sep=sep)
+def test_a_table_without_a_header_is_refused(capsys):
+    ARMS.to_csv("arms.csv", index=False, header=False)
     command = ["suggest", "arms.csv"]
     assert main(command) == 2
     assert "Write a header above the rows if there is none" in capsys.readouterr().err
-    lines = path.read_text()
-    path.write_text(sep.join(["name", *"xyz"[: arms.shape[1] - 1]]) + "\n" + lines)
+    lines = Path("arms.csv").read_text()
+    Path("arms.csv").write_text(f"name,x,y\n{lines}")
     assert main([*command, "--id", "name"]) == 0
 
 

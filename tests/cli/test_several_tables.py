@@ -1,4 +1,4 @@
-"""Results in several files, and molecules in several columns."""
+"""Results in several files."""
 
 from pathlib import Path
 
@@ -28,18 +28,11 @@ def write(table, name, **options):
     return "--observations", name
 
 
-@pytest.mark.parametrize("names", [("a.csv", "b.csv"), ("a/x.csv", "b/x.csv")])
-def test_the_rows_of_all_tables_of_results_count(names, capsys):
+def test_the_rows_of_all_tables_of_results_count(capsys):
     expected = suggest(*write(RESULTS, "all.csv"))
     said = capsys.readouterr().out
-    halves = RESULTS[:4], RESULTS[4:].assign(reader="B")
-    forms = {}, {"sep": ";", "decimal": ","}
-    words = [
-        word
-        for half, name, form in zip(halves, names, forms, strict=True)
-        for word in write(half, name, **form)
-    ]
-    found = suggest(*words)
+    more = write(RESULTS[4:].assign(reader="B"), "b/x.csv", sep=";", decimal=",")
+    found = suggest(*write(RESULTS[:4], "a/x.csv"), *more)
     pd.testing.assert_frame_equal(found, expected, rtol=1e-9)
     assert "10 of them measured, 10 measurements in all" in said
     assert "10 of them measured, 10 measurements in all" in capsys.readouterr().out
@@ -104,29 +97,7 @@ def test_a_table_of_results_that_is_missing_or_empty_is_an_error(content, said, 
 
 
 def test_a_batch_to_append_has_the_form_of_the_last_table():
-    words = [
-        *write(RESULTS[:4].assign(reader="B"), "a.csv"),
-        *write(RESULTS[4:], "b.csv", sep=";"),
-    ]
-    suggest(*words, "--per-measurement")
+    first = write(RESULTS[:4].assign(reader="B"), "a.csv")
+    suggest(*first, *write(RESULTS[4:], "b.csv", sep=";"), "--per-measurement")
     text = Path("next.csv").read_text()
     assert text.splitlines()[0] == "id;reward;plate"
-
-
-def test_every_column_of_molecules_counts(capsys):
-    pytest.importorskip("rdkit")
-    acids = [f"OC(=O){'C' * n}" for n in range(1, 6)]
-    amines = ["NC1CC1", "NCc1ccccc1", "NC1CCOCC1"]
-    pairs = [(acid, amine) for acid in acids for amine in amines]
-    arms = pd.DataFrame(pairs, columns=["acid", "amine"])
-    arms.insert(0, "id", [f"P{n}" for n in range(len(arms))])
-    results = arms[["id"]].assign(reward=[float(n % 3) + n / 50 for n in range(15)])
-    told = write(results[:9], "r.csv")
-    batch = suggest(*told, "--smiles", "acid", "--smiles=amine", arms=arms)
-    said = capsys.readouterr().out
-    assert "columns 'acid', 'amine' became Morgan fingerprints" in said
-    assert "15 candidates" in said
-    assert batch["id"].iloc[0] in ("P11", "P14")  # the amine of the best results
-    wrong = arms.assign(amine=arms["amine"].mask(arms["id"] == "P7", "N(("))
-    suggest(*told, "--smiles=acid", "--smiles=amine", arms=wrong, code=2)
-    assert "column 'amine', but 'N((' in row 9 " in capsys.readouterr().err

@@ -64,22 +64,17 @@ def failed(capsys):
     return run
 
 
-def test_ids_are_in_a_column_that_the_batch_has_not(failed):
-    said = failed("--id", "mean")
-    assert "--id names the column 'mean', which the batch has of its own" in said
-
-
 @pytest.mark.parametrize(
-    ("words", "option"),
+    ("words", "owner"),
     [
-        (["--reward", "id"], "--id"),
-        (["--reward", "yield", "--noise-std", "yield"], "--reward"),
-        (["--group", "reward"], "--reward"),
-        (["--noise-std", "g", "--group", "g"], "--noise-std"),
+        (["--id", "mean"], "--id names the column 'mean', which the batch has of its"),
+        (["--reward", "id"], ", as --id does. Rename it"),
+        (["--reward", "yield", "--noise-std", "yield"], ", as --reward does."),
+        (["--noise-std", "g", "--group", "g"], ", as --noise-std does."),
     ],
 )
-def test_two_options_do_not_name_one_column(words, option, failed):
-    assert f", as {option} does. Rename it" in failed(*words)
+def test_two_options_do_not_name_one_column(words, owner, failed):
+    assert owner in failed(*words)
 
 
 def test_candidates_are_not_guessed_from_the_last_results(failed):
@@ -118,15 +113,15 @@ def test_the_first_batch_is_spread_out(arms, capsys):
     assert len(batch) == 6
     assert set(batch["id"]) <= set(arms["id"])
     assert batch[["mean", "std", "low", "high"]].isna().all(axis=None)
+    assert (batch["why"] == "spread out: no model yet").all()
     picked = arms.set_index("id").loc[batch["id"]]
     assert set(picked["solvent"]) == {"water", "ethanol"}
     assert np.ptp(picked["temperature"]) > 0.6 * np.ptp(arms["temperature"])
     assert "0 measurements in all, 0 in flight" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("content", ["id,reward\n", "id,reward\n000,\n001,\n"])
-def test_a_table_without_a_result_is_a_start(content):
-    Path("results.csv").write_text(content)
+def test_a_table_without_a_result_is_a_start():
+    Path("results.csv").write_text("id,reward\n000,\n001,\n")
     assert suggest()["repeats"].sum() == 6
 
 
@@ -235,8 +230,7 @@ def test_values_beside_the_results_that_are_not_the_candidates_are_named(arms, c
     results.loc[3, "temperature"] = np.nan
     results["temperature"] *= 1 + 1e-9
     pd.testing.assert_frame_equal(suggest(results), expected)
-    said = capsys.readouterr().out
-    said = " ".join(said.split())
+    said = " ".join(capsys.readouterr().out.split())
     assert "other values than arms.csv in columns 'temperature' (rows: 1), 's" in said
     assert "'solvent' (rows: 2), first in row 2 of results.csv" in said
     assert "the model uses arms.csv" in said
@@ -252,7 +246,7 @@ def test_results_beside_the_candidates_are_not_read_without_observations(arms, c
 def test_a_candidate_that_left_without_its_features_is_refused(arms, failed):
     arms[1:].to_csv("arms.csv", index=False)
     path = "results.csv"
-    words = ["--observations", str(path)]
+    words = ["--observations", path]
     measure(arms, [1, 0, 2]).to_csv(path, index=False)
     error = failed(*words)
     assert "results.csv measures id '000' in row 3 " in error
@@ -266,8 +260,7 @@ def test_a_candidate_that_left_without_its_features_is_refused(arms, failed):
     results.to_csv(path, index=False)
     assert "row 4 " in failed(*words)
     results[:2].assign(solvent=["water", None]).to_csv(path, index=False)
-    error = failed(*words)
-    assert "'solvent' has an empty cell in row 3 of results.csv" in (error)
+    assert "'solvent' has an empty cell in row 3 of results.csv" in failed(*words)
 
 
 def test_workbooks_need_openpyxl(failed, monkeypatch):
