@@ -58,7 +58,6 @@ def tidy(tmp_path_factory):
         "hours": ARMS.assign(heat=[day + 0.5 * (day > 0) for day in DAYS]),
         "acid": ARMS.replace({"solvent": {"EtOH": "säure"}}),
         "ripe": ARMS.assign(ripe=ARMS["load"] > 15),
-        "whole": ARMS.assign(load=range(1200, 1200 + 50 * NUM_ARMS, 50)),
     }
     batches = {}
     for name, table in forms.items():
@@ -70,25 +69,23 @@ def tidy(tmp_path_factory):
 
 # Read right, and said so --------------------------------------------------------------
 
-PLAIN = csv(ARMS)
+PLAIN, SOME = csv(ARMS), csv(RESULTS)
+RIPE = csv(ARMS.assign(ripe=ARMS["load"] > 15))
 DECIMAL_COMMAS = "arms.csv: is read with ';' between fields, ',' before decimals, utf-8"
 PERCENT = [f"{value:g}%" for value in ARMS["load"]]
 
-TEXT = PLAIN.decode()
+TEXT, LONGER = PLAIN.decode(), PLAIN.replace(b"\n", b",\n")
 TABS = csv(ARMS, sep="\t", decimal=",")
 HEAT = ARMS["heat"].map(str)
 FIRST = HEAT[0]
 NUMBERS = "of text is read as numbers, such as"
 AS_DAYS = "column 'heat' holds dates, which became days since 2026-01-01"
-MARKED = [f"{x / 1000:.3f}" for x in range(1200, 2400, 50)]
-CODES = ARMS["solvent"].map({"water": 1, "EtOH": 2, "MeCN": 3})
 
 
 # By what is said and the tidy table: the candidates' file, perhaps the measurements',
 # perhaps options.
 READ = {
     (DECIMAL_COMMAS, "plain"): {
-        "semicolons and decimal commas": german(ARMS),
         "the separator in the first line": b"sep=;\r\n" + german(ARMS),
         "a byte order mark": b"\xef\xbb\xbf" + german(ARMS),
         "blank rows between": german(ARMS).replace(b"\n", b"\n;;;\n"),
@@ -110,52 +107,25 @@ READ = {
         "a workbook with a blank row and column": excel(ARMS, startrow=1, startcol=1),
         "blank rows at the top": b"\n,,,\n" + PLAIN,
         "blank columns at the end": PLAIN.replace(b"\n", b",,\n"),
-        "commas at the end of rows": PLAIN.replace(b"\n", b",\n").replace(
-            b",\n", b"\n", 1
-        ),
+        "commas at the end of rows": LONGER.replace(b",\n", b"\n", 1),
         "windows": csv(ARMS, lineterminator="\r\n"),
         "quotes": csv(ARMS, quoting=1),
-        "no last newline": (PLAIN[:-1], csv(RESULTS)[:-1]),
+        "no last newline": (PLAIN[:-1], SOME[:-1]),
         "an index": parquet(ARMS.set_index(ARMS.index + 7)),
         "categories": parquet(ARMS.astype({"id": "category", "solvent": "category"})),
         "single precision": parquet(ARMS.astype({"load": "float32"})),
         "nullable": (parquet(ARMS.convert_dtypes()), parquet(RESULTS.convert_dtypes())),
         "decimals": parquet(ARMS.assign(heat=ARMS["heat"].map(str).map(Decimal))),
-        "numbers as text": (
-            PLAIN,
-            parquet(RESULTS.astype("object").map(str, "ignore")),
-        ),
+        "numbers as text": (PLAIN, parquet(RESULTS.map(str, "ignore"))),
         "the names of another order": csv(ARMS[ARMS.columns[::-1]]),
         "spaces before quotes": PLAIN.replace(b",EtOH", b', "EtOH"'),
         "spaces around fields": PLAIN.replace(b",", b" , ").replace(b"\n", b" \n"),
-        "a separator that is named": (
-            csv(ARMS, sep="~"),
-            csv(RESULTS),
-            ["--separator", "~"],
-        ),
+        "a separator that is named": (csv(ARMS, sep="~"), SOME, ["--separator", "~"]),
     },
     ("24 candidates", "ripe"): {
-        "a blank row at the end of truth values": csv(
-            ARMS.assign(ripe=ARMS["load"] > 15)
-        )
-        + b",,,,\n",
-    },
-    ("24 candidates", "whole"): {
-        "whole numbers whose mark is named": (
-            csv(ARMS.assign(load=MARKED)),
-            csv(RESULTS),
-            ["--decimal", "."],
-        ),
+        "a blank row at the end of truth values": RIPE + b",,,,\n",
     },
     ("2 of them measured, 3 measurements in all, 1 in flight", "plain"): {
-        "a workbook of results": (PLAIN, excel(RESULTS)),
-    },
-    ("24 candidates, 2 of them measured", "plain"): {
-        "sheets that are named": (
-            excel(RESULTS, ARMS),
-            excel(RESULTS.assign(reward=np.nan), RESULTS),
-            ["--sheet", "S1", "--sheet", "S1"],
-        ),
         "an empty sheet": (excel(pd.DataFrame(), ARMS), excel(RESULTS, pd.DataFrame())),
     },
     (f"column 'heat' {NUMBERS} '{FIRST}' as {FIRST}", "plain"): {
@@ -187,13 +157,6 @@ READ = {
     ("results.csv: is read with ';' between fields, ',' before", "plain"): {
         "decimal commas of results only": (PLAIN, german(RESULTS)),
     },
-    ("Note: column 'solvent' has 3 words, compared as categories: ", "plain"): {
-        "numbers that are names": (
-            csv(text(solvent=CODES)),
-            csv(RESULTS),
-            ["--category", "solvent"],
-        ),
-    },
 }
 
 
@@ -201,7 +164,7 @@ def files_of(content):
     """Return candidates, measurements and options."""
     is_one_file = isinstance(content, bytes) or isinstance(content[0], str)
     given = [content] if is_one_file else list(content)
-    return [*given, *[csv(RESULTS), []][len(given) - 1 :]]
+    return [*given, *[SOME, []][len(given) - 1 :]]
 
 
 @pytest.mark.parametrize(
@@ -224,7 +187,7 @@ def test_what_is_clear_is_read_right_and_said(case, name, tidy, tmp_path):
 
 THOUSANDS = [f"1,{100 + 30 * number}" for number in range(NUM_ARMS)]
 POINTS = [x.replace(",", ".") for x in THOUSANDS]
-LOAD, IDS = ARMS["load"], ARMS["id"]
+IDS, SOME_ROWS = ARMS["id"], RESULTS.to_numpy()
 
 
 def rewards(*values):
@@ -253,17 +216,14 @@ REFUSED = {
             "'load' has '1,2' in row 9026 ",
         ),
         "a decimal mark that is not the file's": (
-            (german(ARMS), csv(RESULTS), ["--decimal", "."]),
+            (german(ARMS), SOME, ["--decimal", "."]),
             f"'heat' has '{ARMS['heat'][0]}' in row 2 ".replace(".", ","),
         ),
         "thousands by points among decimal commas": (
             german(ARMS.assign(load=["950,5", "20,5", *POINTS[2:]])),
             "'load' has '950,5' in row 2 ",
         ),
-        "percent signs of some": (
-            csv(cell("load", "10%")),
-            "'load' has '10%' in row 7 ",
-        ),
+        "percent signs of some": (csv(cell("load", "10%")), "has '10%' in row 7 "),
         "rewards with points between thousands": (
             (PLAIN, b"id;reward;volume\n00390;950;0,5\n00398;1.200;1,5\n"),
             "'reward' has '1.200' in row 3 of results.csv",
@@ -302,10 +262,6 @@ REFUSED = {
             "measures id 'A00390' in row 2 of results.csv (the header counts, as in "
             "a spreadsheet) and 3 more rows, which is not in the table of candidates",
         ),
-        "zeros lost among the candidates": (
-            csv(ARMS.assign(id=IDS.str.lstrip("0"))),
-            "which is not in the table of candidates; it has ids such as '390'",
-        ),
     },
     "Correct it": {
         "a day that there is not": (
@@ -316,17 +272,14 @@ REFUSED = {
             PLAIN + b"None,,,\n",
             "has no id in row 26 ",
         ),
-        "an id that is taken for an empty cell": (
-            csv(cell("id", "NA")),
-            "has no id in row 7 ",
-        ),
+        "an id that is taken for a gap": (csv(cell("id", "NA")), "has no id in row 7 "),
     },
     "The suffix of the name must be that of its kind": {
         "a Parquet file by another name": (b"PAR1" + PLAIN, "or a Parquet file"),
     },
     "Every row of a CSV file begins a line": {
         "a batch that was appended to a line without an end": (
-            (PLAIN, csv(RESULTS)[:-1] + b"00402,\n"),
+            (PLAIN, SOME[:-1] + b"00402,\n"),
             "Expected 2 fields in line 5, saw 3",
         ),
     },
@@ -340,12 +293,7 @@ REFUSED = {
     "If the first row looks like a title, remove what is above the header": {
         "a title above semicolons": (b"Plate 7\n" + german(ARMS), "first in row 2 "),
         "a title in a workbook": (
-            (
-                PLAIN,
-                excel(
-                    pd.DataFrame([[*RESULTS], *RESULTS.to_numpy()], columns=["7", ""])
-                ),
-            ),
+            (PLAIN, excel(pd.DataFrame([[*RESULTS], *SOME_ROWS], columns=["7", ""]))),
             "results.xlsx has values in a column without a name, first in row 2 ",
         ),
     },
@@ -353,12 +301,6 @@ REFUSED = {
         "bytes of no encoding": (
             PLAIN + b"99999,30.5,4,s\x81ure\n",
             "arms.csv is not UTF-8. As cp1252 it has the letters ",
-        ),
-        "Russian": (
-            TEXT.replace("EtOH", "\u044d\u0442\u0430\u043d\u043e\u043b").encode(
-                "cp1251"
-            ),
-            "'\u00fd\u00f2\u00e0\u00ed\u00ee\u00eb'",
         ),
     },
     "Save ": {
@@ -410,12 +352,10 @@ REFUSED = {
             parquet(ARMS.assign(heat=pd.Series([value] * NUM_ARMS))),
             "'heat' has the value",
         )
-        for value in (datetime.time(12, 30), [1.0, 2.0], {"a": 1}, b"\xff")
+        for value in (datetime.time(12, 30), [1.0, 2.0], b"\xff")
     },
     "id": {
-        "no header": (csv(ARMS, header=False), "no column 'id'"),
         "an id of a result that is missing": ((PLAIN, id_of(RESULTS, "")), "row 4 "),
-        "an id with a comma": ((PLAIN, id_of(RESULTS, "a,b")), "'a,b' in row 4 "),
         "an id of two lines": (id_of(ARMS, 'm\n"04'), "several lines in row 4 "),
     },
     "": {
@@ -427,10 +367,6 @@ REFUSED = {
         "a comma less": (PLAIN.replace(b",water", b"", 1), "an empty cell in row 3 "),
     },
     "fill it (NA, None and the like count as empty). If the setting does not": {
-        "a cell of a space": (
-            csv(cell("heat", " ")),
-            "'heat' has an empty cell in row 7 of arms.csv ",
-        ),
         "no number by a word": (
             csv(cell("heat", "n.d.")),
             "arms.csv: these cells count as empty: 'n.d.'.",

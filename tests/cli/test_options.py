@@ -36,10 +36,7 @@ def fill(name, first, results):
     rows.assign(**{"yield in %": results}).to_csv(name, index=False)
 
 
-@pytest.mark.parametrize(
-    ("words", "settings"),
-    [([], SETTINGS), (["--with-columns"], SETTINGS), (["--ids-only"], [])],
-)
+@pytest.mark.parametrize(("words", "settings"), [([], SETTINGS), (["--ids-only"], [])])
 def test_next_has_settings_predictions_reason_and_an_empty_result(words, settings):
     fill("r.csv", 0, [3.0, 5.0, 4.0, 9.0, 7.0])
     files = ["--predictions=p.csv", "--report=r.html", "--batch-size=4"]
@@ -56,17 +53,6 @@ def test_next_has_settings_predictions_reason_and_an_empty_result(words, setting
     assert ('<td class="short">XPhos</td>' in Path("r.html").read_text()) == bool(
         settings
     )
-
-
-def test_next_that_was_filled_in_is_a_table_of_results(capsys):
-    assert suggest("c.csv", "--batch-size=4") == 0
-    filled = pd.read_csv("next.csv").assign(**{"yield in %": [1.0, 2.0, 4.0, 3.0]})
-    filled.to_csv("r.csv", index=False)
-    capsys.readouterr()
-    assert suggest("c.csv", "--observations=r.csv", "--batch-size=4") == 0
-    said = capsys.readouterr().out
-    assert "4 measurements in all" in said
-    assert "not used" not in said
 
 
 @pytest.mark.parametrize(("num_columns", "is_shown"), [(20, True), (21, False)])

@@ -72,6 +72,7 @@ def test_the_other_columns_tell_the_mark_of_a_column_of_thousands(tmp_path):
     assert "'a' of text is read as numbers, such as '1,5' as 1.5" in found.notes[1]
     with pytest.raises(InputDataError, match=r"1,234 in column 'a', row 2 .*--decimal"):
         read(written(path, "a;b\n1,234;5\n"))
+    assert read_table(path, decimal=",").frame["a"].tolist() == [1.234]
 
 
 @pytest.mark.parametrize("text", ["1_0", "0x1A", "1.5f", "\uff11", "1,5,1"])
