@@ -157,8 +157,7 @@ def test_errors_are_those_of_single_measurements(measured, held_out):
     assert found.least_share == pytest.approx(0.95 - 3 * np.sqrt(0.95 * 0.05 / 30))
 
 
-@pytest.mark.parametrize("most", [0, 256], ids=["one by one", "folds"])
-@pytest.mark.parametrize("maximize", [True, False], ids=["max", "min"])
+@pytest.mark.parametrize(("most", "maximize"), [(0, True), (0, False), (256, False)])
 def test_poor_results_are_predicted_on_a_logarithmic_scale(maximize, most, monkeypatch):
     monkeypatch.setattr(diagnosis, "MAX_REFITTED", most)
     bandit = failing(maximize, num_told=40)
@@ -256,17 +255,6 @@ def test_rounds_that_differ_as_a_whole_are_told_from_better_candidates(
     assert round_effect(held_out, range(len(rounds)), "") is None
 
 
-def test_pure_noise_is_not_predicted_by_what_has_seen_it(measured):
-    """Where the fit had all rewards, the correlation would be about 0.4."""
-    bandit, indices, _ = measured
-    correlations = []
-    for seed in range(2):
-        rewards = torch.tensor(np.random.default_rng(seed).normal(size=len(indices)))
-        _, found = diagnose(bandit, told_table(indices, rewards))
-        correlations.append(found.correlation)
-    assert np.mean(correlations) < 0.1
-
-
 def test_the_verdict_depends_on_the_number_of_candidates():
     def held_out(num_candidates, correlation=0.9, num_inside=0):
         measured = np.where(np.arange(num_candidates) < num_inside, 0.0, 5.0)
@@ -322,9 +310,7 @@ YIELDS = np.random.default_rng(0).uniform(1, 95, 60).round(1)
     ("marks", "num_others"),
     [
         ([1e12] * 3, 21),
-        ([1e20] * 5, 19),
         ([-9999], 25),
-        ([-999] * 5, 25),
         ([-9999] * 20, 11),
         ([1e12] * 3 + [-1e20] * 4, 20),
         ([-1.5e6, -3e6, -2e6, -1e6, -4e6], 25),

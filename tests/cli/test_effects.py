@@ -1,6 +1,7 @@
 """Which columns matter, in the terminal and the report."""
 
 from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,12 +9,12 @@ import pandas as pd
 import pytest
 import torch
 
-from botorch_bkb.__main__ import main
 from botorch_bkb.arms import BitArms, ProductArms, TableArms
 from botorch_bkb.bandits import GPBandit
 from botorch_bkb.cli import effects
 from botorch_bkb.cli.effects import batch_places, column_effects
 from botorch_bkb.cli.features import Features
+from tests.cli.tables import next_batch
 from tests.cli.test_report import assert_self_contained
 
 
@@ -25,7 +26,6 @@ ADDED = {
 }
 # By the variance of what they add: 0.63, 0.28, 0.06 and 0.02.
 COLUMNS = ["ligand", "base", "heat", "solvent"]
-SUGGEST = ["suggest", "arms.csv", "--observations=results.csv", "--batch-size=4"]
 
 
 def known_function():
@@ -46,22 +46,16 @@ def part_of(bandit, columns, num_candidates=40, arms=None, **options):
     return SimpleNamespace(**part | options)
 
 
-def after_40_results(seed, minimize=False):
-    """Return the effects after five batches of 8, with noise (std 2)."""
+@pytest.mark.usefixtures("full_fits")
+def test_columns_and_words_of_a_known_function_are_in_order():
+    """After five batches of 8, with noise (std 2), where small results are good."""
     frame, means = known_function()
-    rng = np.random.default_rng(seed)
-    bandit = GPBandit(frame, maximize=not minimize, seed=seed)
+    rng = np.random.default_rng(2)
+    bandit = GPBandit(frame, maximize=False, seed=2)
     for _ in range(5):
         picks = bandit.ask(8)
-        rewards = means[picks] + rng.normal(scale=2, size=8)
-        bandit.tell(picks, (1 - 2 * minimize) * rewards)
-    return column_effects(part_of(bandit, [*frame]))
-
-
-@pytest.mark.usefixtures("full_fits")
-@pytest.mark.parametrize(("seed", "minimize"), [(0, False), (1, False), (2, True)])
-def test_columns_and_words_of_a_known_function_are_in_order(seed, minimize):
-    found = after_40_results(seed, minimize)
+        bandit.tell(picks, rng.normal(scale=2, size=8) - means[picks])
+    found = column_effects(part_of(bandit, [*frame]))
     total = found.shares.sum(axis="columns")
     assert list(total.index) == COLUMNS
     assert total.sum() == pytest.approx(1)
@@ -70,47 +64,33 @@ def test_columns_and_words_of_a_known_function_are_in_order(seed, minimize):
         assert (found.tables[name]["low"] < found.tables[name]["high"]).all()
     heat = found.tables["heat"]
     assert heat["value"].tolist() == [40, 60, 80, 100]
-    assert heat["mean"].is_monotonic_decreasing == minimize
+    assert heat["mean"].is_monotonic_decreasing
     assert f"matter most: ligand ({100 * total.iloc[0]:.0f} % of" in found.sentence()
 
 
-def write_tables(num_rows):
+def test_report_and_terminal_name_the_columns_of_each_outcome(capsys):
     frame, means = known_function()
     frame.insert(0, "id", [f"C{number}" for number in range(len(frame))])
-    rows = np.random.default_rng(1).permutation(len(frame))[:num_rows]
-    frame.to_csv("arms.csv", index=False)
+    rows = np.random.default_rng(1).permutation(len(frame))[:30]
     results = pd.DataFrame({"id": frame["id"][rows], "yield": means[rows]})
     results["cost"] = 120 - frame["heat"][rows]
-    results.to_csv("results.csv", index=False)
-
-
-def test_report_and_terminal_name_the_columns_of_each_outcome(tmp_path, capsys):
-    write_tables(30)
-    assert main([*SUGGEST, "--reward=yield", "--report=one.html"]) == 0
+    next_batch(frame, results, "--reward=yield", "--report=one.html")
     line = "Columns that matter most: ligand ("
     assert line in capsys.readouterr().out
     # Progress, predictions, importance, four effects, the batch.
-    parsed = assert_self_contained(tmp_path / "one.html", 2 + 1 + 4 + 1)
+    parsed = assert_self_contained(Path("one.html"), 2 + 1 + 4 + 1)
     assert line in parsed.text
     texts = [image["alt"] for image in parsed.all("img")]
     assert texts[2].startswith("Bar chart of the importance of ligand, base, ")
     assert texts[3].endswith("the best first: XPhos, SPhos, dppf, PPh3, none.")
     assert texts[-1].endswith("base and ligand.")
-    several = ["--maximize=yield", "--minimize=cost", "--report=two.html"]
-    several.append("--output=two.csv")
-    assert main([*SUGGEST, *several]) == 0
+    words = ["--maximize=yield", "--minimize=cost", "--report=two.html"]
+    next_batch(frame, results, *words)
     out = capsys.readouterr().out
     assert "Columns that matter most for yield: ligand (" in out
     assert "Columns that matter most for cost: heat (" in out
-    text = assert_self_contained(tmp_path / "two.html", 1 + 8 + 3 + 1).text
+    text = assert_self_contained(Path("two.html"), 1 + 8 + 3 + 1).text
     assert "cost: Columns that matter" in text
-
-
-def test_nothing_is_said_of_columns_after_few_results(tmp_path, capsys):
-    write_tables(effects.MIN_CANDIDATES - 1)
-    assert main([*SUGGEST, "--reward=yield", "--report=report.html"]) == 0
-    assert_self_contained(tmp_path / "report.html", 2)
-    assert "Columns that matter" not in capsys.readouterr().out
 
 
 def bandit_of(arms, rewards):

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import ScaleKernel
 from typing_extensions import override
 
@@ -18,11 +17,7 @@ from botorch_bkb.bandits import GPBandit
 from botorch_bkb.cli import diagnosis, report
 from botorch_bkb.cli.arguments import SuggestOptions
 from botorch_bkb.cli.features import Features
-from botorch_bkb.cli.report import (
-    describe_kernel,
-    nearest_measured,
-    read_rounds,
-)
+from botorch_bkb.cli.report import describe_kernel, nearest_measured, read_rounds
 from botorch_bkb.cli.results import told_table
 from botorch_bkb.cli.tables import in_digits_of
 from botorch_bkb.integrations.chem import draw_molecules
@@ -241,36 +236,22 @@ def test_rounds_without_a_column_are_of_the_batch_size():
 def test_rounds_are_files_or_the_column_round():
     files = pd.MultiIndex.from_product([["b.csv", "a.csv"], [0, 1, 2]])
     rewards = [0.0, np.nan, 2.0, 3.0, 4.0, 5.0]
-    assert rounds_of(rewards, index=files) == [
-        ("b.csv", [0, 2]),
-        ("a.csv", [3, 4, 5]),
-    ]
+    assert rounds_of(rewards, index=files) == [("b.csv", [0, 2]), ("a.csv", [3, 4, 5])]
     found = rounds_of(rewards, "round", [2, None, 1, 1, 1, 2], files, name=None)
     assert found == [("1", [2, 3, 4]), ("2", [0, 5])]
 
 
 def test_a_round_of_failures_alone_keeps_its_number(folder, monkeypatch):
-    measure(folder, 12)
+    measure(folder, 18)
     results = pd.read_csv(folder / "results.csv").astype("object")
     results.iloc[6:12, 1] = "failed"
-    results = results.iloc[[*range(12), *range(6)]].assign(
-        round=[*"111111222222444444"]
-    )
-    results["id"] = pd.read_csv(folder / "arms.csv")["id"][: len(results)].to_numpy()
-    drawn = []
+    drawn, names = [], ["a.csv", "b.csv", "c.csv"]
     monkeypatch.setattr(report, "_draw", lambda *_, **options: drawn.append(options))
-    for parts in ([results], [results.drop(columns="round")], None):
-        names = ["results.csv"]
-        if parts is None:
-            names = ["a.csv", "b.csv", "c.csv"]
-            plain = results.drop(columns="round")
-            parts = [plain[at : at + 6] for at in (0, 6, 12)]
-        for name, part in zip(names, parts, strict=True):
-            part.to_csv(folder / name, index=False)
-        words = ["suggest", "arms.csv", "--reward", "yield & <b>", "--batch-size=6"]
-        assert main([*words, "--report=r.html", "--observations", *names]) == 0
-    numbers = [[*own["numbers"]] for own in drawn if "numbers" in own]
-    assert numbers == [[1, 4], [1, 3], [1, 3]]
+    for name, at in zip(names, (0, 6, 12), strict=True):
+        results[at : at + 6].to_csv(name, index=False)
+    words = ["suggest", "arms.csv", "--reward", "yield & <b>", "--report=r.html"]
+    assert main([*words, "--observations", *names]) == 0
+    assert [[*own["numbers"]] for own in drawn if "numbers" in own] == [[1, 3]]
 
 
 def test_a_column_round_is_used_by_a_report(folder, capsys):
@@ -281,12 +262,6 @@ def test_a_column_round_is_used_by_a_report(folder, capsys):
     assert "that are not used: round." in capsys.readouterr().out
     write_report(folder)
     assert "not used" not in capsys.readouterr().out
-
-
-def test_results_without_a_round_are_refused(folder, capsys):
-    with pytest.raises(InputDataError, match=r"has no round in row 2 .*'gap'"):
-        rounds_of([0.0, 1.0], "gap", ["a", None])
-    measure(folder)
     assert suggest("--round", "day") == 2
     assert "has no column 'day'" in capsys.readouterr().err
 
