@@ -215,9 +215,8 @@ def test_elements_between_other_marks_are_not_one(mark, capsys):
 def test_names_without_commas_need_no_quotation_marks(names, capsys):
     batch = products(f"x={','.join(names)}", "t=1", size=len(names))
     assert set(batch["x"]) == set(names)
-    assert f"component 'x' has the elements {', '.join(names[:3])}" in (
-        capsys.readouterr().out
-    )
+    said = f"component 'x' has the elements {', '.join(names[:3])}"
+    assert said in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -225,6 +224,7 @@ def test_names_without_commas_need_no_quotation_marks(names, capsys):
     [
         ("2026-01-31,2026-02-28", "which looks like a number or a date"),
         ("007,008,009", "'007', which looks like a number"),
+        ("hot,cold,40", "'40', which looks like a number"),
         ("THF,DMF,thf", "'thf', which differs from 'THF' in case or spaces only"),
     ],
 )
@@ -413,7 +413,8 @@ def test_a_list_without_a_header_is_refused_or_named(capsys):
     Path("t.csv").write_text("t\n20\n60\n80\n")
     assert main(words) == 0
     out = capsys.readouterr().out
-    assert "'THF' is the header of solvent.csv, and no element of 'solvent'" in out
+    said = "Note: 'THF' is the header of solvent.csv, and no element of 'solvent'"
+    assert said in out
     assert "'t' is the header" not in out
 
 

@@ -119,9 +119,8 @@ def test_a_setting_that_is_no_number_differs_too(suggest):
     heat = results["heat"].astype("object")
     heat.iloc[:3] = "120 C", 999, None
     _, said = suggest(ARMS, results.assign(heat=heat))
-    assert (
-        "other values than arms.csv in columns 'heat' (rows: 2), first in row 2" in said
-    )
+    note = "other values than arms.csv in columns 'heat' (rows: 2), first in row 2"
+    assert note in said
 
 
 @pytest.mark.parametrize(
@@ -135,10 +134,8 @@ def test_a_setting_that_is_no_number_differs_too(suggest):
 def test_the_tables_may_name_their_ids_differently(suggest, of_arms, of_results, words):
     arms = ARMS.assign(id=[f"{n:03d}" for n in range(18)])
     results = pd.DataFrame({"id": ["004", "011"], "reward": np.arange(2.0)})
-    tables = (
-        arms.rename(columns={"id": of_arms}),
-        results.rename(columns={"id": of_results}),
-    )
+    tables = [arms.rename(columns={"id": of_arms})]
+    tables += [results.rename(columns={"id": of_results})]
     batch, said = suggest(*tables, *words)
     assert "2 of them measured" in said
     assert next(iter(batch)) == of_arms
@@ -162,6 +159,7 @@ def test_several_tables_of_results_name_their_ids_and_settings(suggest):
 
 
 DAYS = [datetime(2026, 3, day + 1) for day in range(18)]
+OBJECTS = {"id": object}
 MIXED = [35, "007", 36.5, "A7", "38", datetime(2026, 3, 1), *range(100, 112)]
 
 
@@ -177,11 +175,9 @@ MIXED = [35, "007", 36.5, "A7", "38", datetime(2026, 3, 1), *range(100, 112)]
 def test_ids_keep_their_type_in_every_output(ids, kind):
     """A look-up by them finds the candidate; and the batch, filled in, is read."""
     table = GRID.assign(id=pd.Series(list(ids)), plate=[1, 2, 3] * 6)
-    write, read = (
-        (pd.DataFrame.to_excel, partial(pd.read_excel, dtype={"id": object}))
-        if kind == "xlsx"
-        else (pd.DataFrame.to_parquet, pd.read_parquet)
-    )
+    write, read = pd.DataFrame.to_parquet, pd.read_parquet
+    if kind == "xlsx":
+        write, read = pd.DataFrame.to_excel, partial(pd.read_excel, dtype=OBJECTS)
     write(table, f"arms.{kind}", index=False)
     words = [f"arms.{kind}", "--drop=plate", "--batch-size=18", "--max-repeats=1"]
     for more in (["--with-columns"], ["--per-measurement"]):
@@ -189,12 +185,9 @@ def test_ids_keep_their_type_in_every_output(ids, kind):
         files = [f"--output={path}", f"--predictions=p.{kind}"]
         assert main(["suggest", *words, *more, *files]) == 0
         batch = read(path)
-        assert sorted(map(repr, batch["id"])) == sorted(
-            map(repr, read(f"arms.{kind}")["id"])
-        )
-        assert list(map(repr, read(f"p.{kind}")["id"])) == [
-            repr(each) for each in read(f"arms.{kind}")["id"]
-        ]
+        own = [*map(repr, read(f"arms.{kind}")["id"])]
+        assert sorted(map(repr, batch["id"])) == sorted(own)
+        assert [*map(repr, read(f"p.{kind}")["id"])] == own
         if "plate" in batch:
             pairs = batch.astype({"id": str}).merge(table.astype({"id": str}), on="id")
             assert (pairs["plate_x"] == pairs["plate_y"]).all()

@@ -1,5 +1,6 @@
 """Libraries of molecules and of bits, to the next plate."""
 
+import re
 import sys
 from itertools import product
 from pathlib import Path
@@ -77,9 +78,8 @@ def test_a_library_of_smiles_gives_the_next_plate(words, library, capsys):
     np.testing.assert_allclose(found["mean"], mean)
     np.testing.assert_allclose(found["std"], variance.sqrt())
     said = capsys.readouterr().out
-    assert (
-        "column 'smiles' became Morgan fingerprints of radius 2, 2,048 counts" in said
-    )
+    became = "column 'smiles' became Morgan fingerprints of radius 2, 2,048 counts"
+    assert became in said
     kernels = "a Tanimoto kernel and a Matern kernel of the descriptors."
     assert (kernels in said) == ("28 descriptors" in said) == (not words)
     assert "Fit: noise is" in said
@@ -173,9 +173,8 @@ def test_molecules_that_left_the_library_inform(library, capsys):
     np.testing.assert_allclose(both["mean_x"], both["mean_y"], rtol=1e-6)
     results.loc[results.index[0], "smiles"] = "C1CC"
     next_batch(rest, results, "--smiles", "smiles", code=2)
-    assert "of results.csv (the header counts, as in a spreadsheet)" in (
-        capsys.readouterr().err
-    )
+    said = "of results.csv (the header counts, as in a spreadsheet)"
+    assert said in capsys.readouterr().err
 
 
 def test_a_column_says_why(library):
@@ -298,15 +297,9 @@ def test_bits_and_counts_are_compared_as_fingerprints_if_asked(capsys):
 )
 def test_never_a_traceback_and_never_a_wrong_molecule(cells, encoding):
     cells = [cell.encode("utf-8", "ignore").decode() for cell in cells]
-    cells = [
-        cell.replace("\r", " ").replace("\n", " ").replace("\0", " ") for cell in cells
-    ]
-    table = pd.DataFrame(
-        {
-            "id": [f"m{row}" for row in range(len(cells) + 4)],
-            "smiles": cells + SMILES[:4],
-        }
-    )
+    cells = [re.sub("[\r\n\0]", " ", cell) for cell in cells] + SMILES[:4]
+    ids = [f"m{row}" for row in range(len(cells))]
+    table = pd.DataFrame({"id": ids, "smiles": cells})
     words = ["--smiles=smiles", "--skip-invalid", "--separator=comma"]
     table.to_csv("fuzz.csv", index=False, encoding=encoding)
     Path("next.csv").unlink(missing_ok=True)
@@ -436,9 +429,9 @@ def test_a_kernel_of_numbers_beside_two_columns_of_molecules(capsys):
     next_batch(table, results, *words, *smiles, "ligand", code=2)
     remedy = "Leave out --kernel, or ligand of --smiles."
     assert remedy in capsys.readouterr().err
-    wrong = table.assign(solvent=table["solvent"].mask(table["id"] == "r7", "N(("))
+    wrong = table.assign(ligand=table["ligand"].mask(table["id"] == "r7", "N(("))
     next_batch(wrong, results, *smiles, "ligand", code=2)
-    assert "column 'solvent', but 'N((' in row 7 " in capsys.readouterr().err
+    assert "column 'ligand', but 'N((' in row 7 " in capsys.readouterr().err
     results["reward"] = results["angle"]  # a fit to noise alone warns
     next_batch(table, results, *words, *smiles, "--drop=ligand")
     next_batch(table, results, *words, *smiles, "ligand", "--drop=ligand", code=2)

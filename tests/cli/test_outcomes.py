@@ -152,10 +152,8 @@ def test_the_front_comes_first(capsys):
     top = pd.read_csv("top.csv")["id"]
     assert list(top[: len(expected)]) == expected
     own = front(holds[holds.index.isin(RESULTS["id"])])
-    said = capsys.readouterr().out
-    assert (
-        f"front of the measured candidates, {len(own)} by the model:\n{own[0]}" in said
-    )
+    said = f"front of the measured candidates, {len(own)} by the model:\n{own[0]}"
+    assert said in capsys.readouterr().out
 
 
 def test_a_report_of_several_outcomes():

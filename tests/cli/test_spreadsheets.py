@@ -61,10 +61,8 @@ def test_a_column_in_one_format_is_what_it_shows(held, form):
     assert found[5:].isna().all()
     assert table.failed.tolist() == [6]
     if form == "0.0%":
-        cells = zip(
-            "abcdefg", [*(f"{x}%" for x in REWARDS), "failed", "n.d."], strict=True
-        )
-        Path("t.csv").write_text("id,reward\n" + "\n".join(map(",".join, cells)))
+        cells = [*(f"{x}%" for x in REWARDS), "failed", "n.d."]
+        pd.DataFrame({"id": [*"abcdefg"], "reward": cells}).to_csv("t.csv", index=False)
         same = read_table(Path("t.csv"), ["id"], outcomes=["reward"]).frame
         pd.testing.assert_frame_equal(same, table.frame)
 
@@ -107,9 +105,7 @@ def test_the_error_of_a_lookup_is_refused_in_csv_too(capsys):
     told = pd.DataFrame({"id": list("abc"), "reward": ["5", "#N/A", "7"]})
     next_batch(ARMS, told, code=2)
     assert "'reward' has '#N/A' in row 3 of results.csv" in capsys.readouterr().err
-    next_batch(
-        ARMS.astype({"id": "object"}).replace({"id": {"c": "#REF!"}}), None, code=2
-    )
+    next_batch(ARMS.replace({"id": {"c": "#REF!"}}), None, code=2)
     assert "arms.csv has no id in row 4 " in capsys.readouterr().err
 
 
@@ -141,9 +137,7 @@ def test_merged_cells_are_refused(capsys):
 )
 def test_ids_are_what_excel_shows(first, kind):
     """Text after an equal sign is no formula, and no digit of a number is lost."""
-    ids = (
-        [f"=A{n}" for n in range(8)] if kind == "csv" else [first + n for n in range(8)]
-    )
+    ids = [f"=A{n}" for n in range(8)] if kind == "csv" else [*range(first, first + 8)]
     write = pd.DataFrame.to_csv if kind == "csv" else pd.DataFrame.to_parquet
     write(ARMS.assign(id=ids), f"a.{kind}", index=False)
     words = [f"a.{kind}", "--batch-size=8", "--max-repeats=1", "--output=n.xlsx"]
@@ -196,9 +190,8 @@ def test_two_sheets_of_one_file_are_two_tables(capsys):
     told = [("heat", "reward"), (49.0, 5.5), (36.0, 4.5), (25.0, None)]
     words = ["suggest", "all.xlsx", "--observations=all.xlsx", "--sheet=S0"]
     words += ["--sheet=S1", "--batch-size=9", "--max-repeats=1"]
-    for number, sheets in enumerate(
-        [[CANDIDATES, results(7, None, 5)], [settings, told]]
-    ):
+    books = [CANDIDATES, results(7, None, 5)], [settings, told]
+    for number, sheets in enumerate(books):
         book("all.xlsx", *sheets)
         assert main([*words, f"--output={number}.csv"]) == 0
         said = "8 candidates, 2 of them measured, 2 measurements in all, 1 in flight."

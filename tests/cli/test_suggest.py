@@ -1,5 +1,4 @@
 import re
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -7,26 +6,18 @@ import pytest
 from botorch.exceptions.warnings import BotorchWarning
 
 from botorch_bkb.__main__ import main
+from tests.cli.tables import next_batch
 
 
 NUM_ARMS = 40
-
-
-@pytest.fixture
-def arms():
-    rng = np.random.default_rng(0)
-    return pd.DataFrame(
-        {
-            "id": [f"{number:03d}" for number in range(NUM_ARMS)],
-            "temperature": rng.uniform(20, 90, size=NUM_ARMS),
-            "solvent": rng.choice(["water", "ethanol"], size=NUM_ARMS),
-        }
-    )
-
-
-@pytest.fixture(autouse=True)
-def _table_of_candidates(arms, _in_own_folder):
-    arms.to_csv("arms.csv", index=False)
+RNG = np.random.default_rng(0)
+ARMS = pd.DataFrame(
+    {
+        "id": [f"{number:03d}" for number in range(NUM_ARMS)],
+        "temperature": RNG.uniform(20, 90, size=NUM_ARMS),
+        "solvent": RNG.choice(["water", "ethanol"], size=NUM_ARMS),
+    }
+)
 
 
 def yields(arms):
@@ -35,28 +26,23 @@ def yields(arms):
     return 80 - 0.05 * (temperature - 60) ** 2 - 10 * (arms["solvent"] == "ethanol")
 
 
-def measure(arms, rows, noise_std=0.5, seed=0):
-    noise = np.random.default_rng(seed).normal(scale=noise_std, size=len(rows))
-    table = arms.iloc[rows]
+def measure(rows):
+    noise = np.random.default_rng(0).normal(scale=0.5, size=len(rows))
+    table = ARMS.iloc[rows]
     return pd.DataFrame({"id": table["id"], "reward": yields(table) + noise})
 
 
-def suggest(results=None, *words, batch_size=6):
-    if results is not None:
-        results.to_csv("results.csv", index=False)
-    words = [f"--batch-size={batch_size}", *words]
-    if Path("results.csv").exists():
-        words.append("--observations=results.csv")
-    assert main(["suggest", "arms.csv", *words]) == 0
-    return pd.read_csv("next.csv", dtype={"id": str})
+def suggest(results=None, *words, arms=ARMS, size=6):
+    return next_batch(arms, results, *words, size=size)
 
 
 @pytest.fixture
 def failed(capsys):
     """Return a function that runs a command that is refused, and returns why."""
 
-    def run(*words, arms=("arms.csv",)):
-        assert main(["suggest", *arms, *words]) == 2
+    def run(*words, arms=ARMS, given=("arms.csv",)):
+        arms.to_csv("arms.csv", index=False)
+        assert main(["suggest", *given, *words]) == 2
         error = capsys.readouterr().err
         assert error.count("\n") == 1
         return error
@@ -78,18 +64,18 @@ def test_two_options_do_not_name_one_column(words, owner, failed):
 
 
 def test_candidates_are_not_guessed_from_the_last_results(failed):
-    said = failed("--observations", "a.csv", "--observations", "b.csv", arms=())
+    said = failed("--observations", "a.csv", "--observations", "b.csv", given=())
     assert "The name of the table stands best right after suggest" in said
 
 
 @pytest.mark.parametrize(
     ("kind", "has_left"), [("csv", True), ("parquet", False), ("xlsx", True)]
 )
-def test_columns_of_candidates_are_as_in_their_table(arms, kind, has_left):
+def test_columns_of_candidates_are_as_in_their_table(kind, has_left):
     """Whole numbers stay whole, of whatever size, where others have no such column."""
     lots = [9007199254740993 + 2 * row if kind != "xlsx" else row for row in range(40)]
-    table = arms.assign(lot=lots, stock=[1 + row % 3 for row in range(NUM_ARMS)])
-    results = measure(table, [0, 7, 20, 33]).merge(arms, on="id")
+    table = ARMS.assign(lot=lots, stock=[1 + row % 3 for row in range(NUM_ARMS)])
+    results = measure([0, 7, 20, 33]).merge(ARMS, on="id")
     if has_left:
         table = table[table["id"] != "007"]
     path = f"table.{kind}"
@@ -105,45 +91,44 @@ def test_columns_of_candidates_are_as_in_their_table(arms, kind, has_left):
         assert found[name].tolist() == expected[name].tolist()
 
 
-def test_the_first_batch_is_spread_out(arms, capsys):
+def test_the_first_batch_is_spread_out(capsys):
     batch = suggest()
     predicted = ["repeats", "mean", "std", "low", "high", "why"]
-    assert list(batch) == [*arms, *predicted, "reward"]
+    assert list(batch) == [*ARMS, *predicted, "reward"]
     assert batch["repeats"].sum() == 6
     assert len(batch) == 6
-    assert set(batch["id"]) <= set(arms["id"])
+    assert set(batch["id"]) <= set(ARMS["id"])
     assert batch[["mean", "std", "low", "high"]].isna().all(axis=None)
     assert (batch["why"] == "spread out: no model yet").all()
-    picked = arms.set_index("id").loc[batch["id"]]
+    picked = ARMS.set_index("id").loc[batch["id"]]
     assert set(picked["solvent"]) == {"water", "ethanol"}
-    assert np.ptp(picked["temperature"]) > 0.6 * np.ptp(arms["temperature"])
+    assert np.ptp(picked["temperature"]) > 0.6 * np.ptp(ARMS["temperature"])
     assert "0 measurements in all, 0 in flight" in capsys.readouterr().out
 
 
 def test_a_table_without_a_result_is_a_start():
-    Path("results.csv").write_text("id,reward\n000,\n001,\n")
-    assert suggest()["repeats"].sum() == 6
+    results = pd.DataFrame({"id": ["000", "001"], "reward": None})
+    assert suggest(results)["repeats"].sum() == 6
 
 
-def test_candidates_of_a_batch_are_distinct_unless_reward_is_collected(arms):
-    results = measure(arms, list(range(0, NUM_ARMS, 2)))
-    assert (suggest(results, batch_size=12)["repeats"] == 1).all()
-    collected = suggest(results, "--goal", "regret", batch_size=12)
+def test_candidates_of_a_batch_are_distinct_unless_reward_is_collected():
+    results = measure(list(range(0, NUM_ARMS, 2)))
+    assert (suggest(results, size=12)["repeats"] == 1).all()
+    collected = suggest(results, "--goal", "regret", size=12)
     assert collected["repeats"].max() > 1
-    limited = suggest(results, "--goal", "regret", "--max-repeats", "2", batch_size=12)
+    limited = suggest(results, "--goal", "regret", "--max-repeats", "2", size=12)
     measured = results["id"].value_counts().reindex(limited["id"], fill_value=0)
     assert (limited["repeats"].to_numpy() + measured.to_numpy()).max() == 2
 
 
-def test_candidates_measured_or_in_flight_are_not_repeated(arms, capsys):
-    results = measure(arms, list(range(20)))
+def test_candidates_measured_or_in_flight_are_not_repeated(capsys):
+    results = measure(list(range(20)))
     results.loc[results.index[10:], "reward"] = np.nan
-    batch = suggest(results, "--max-repeats", "1", batch_size=20)
-    assert sorted(batch["id"]) == sorted(arms["id"][20:])
+    batch = suggest(results, "--max-repeats", "1", size=20)
+    assert sorted(batch["id"]) == sorted(ARMS["id"][20:])
     assert (batch["repeats"] == 1).all()
-    assert "10 of them measured, 10 measurements in all, 10 in flight" in (
-        capsys.readouterr().out
-    )
+    said = "10 of them measured, 10 measurements in all, 10 in flight"
+    assert said in capsys.readouterr().out
 
 
 def test_files_of_the_wrong_kind_are_refused_before_the_work(failed):
@@ -151,8 +136,8 @@ def test_files_of_the_wrong_kind_are_refused_before_the_work(failed):
     assert "There is no table at ." in failed("--observations", ".")
 
 
-def test_a_ceiling_of_inducing_candidates(arms):
-    results = measure(arms, range(30))
+def test_a_ceiling_of_inducing_candidates():
+    results = measure(range(30))
     plain = suggest(results)
     with pytest.warns(BotorchWarning, match="took effect: fewer"):
         capped = suggest(results, "--max-inducing", "3")
@@ -160,17 +145,14 @@ def test_a_ceiling_of_inducing_candidates(arms):
     assert not capped.equals(plain)
 
 
-def test_candidates_of_the_same_features_are_named(arms, capsys):
-    copy = arms.iloc[[7]].assign(id="copy")
-    pd.concat([arms, copy]).to_csv("arms.csv", index=False)
-    batch = suggest(batch_size=NUM_ARMS)
+def test_candidates_of_the_same_features_are_named(capsys):
+    arms = pd.concat([ARMS, ARMS.iloc[[7]].assign(id="copy")])
+    batch = suggest(arms=arms, size=NUM_ARMS)
     assert "copy" not in set(batch["id"])
-    assert (
-        "features of an earlier one: 1, such as copy with those of 007. The earliest"
-        in capsys.readouterr().out
-    )
-    everything = measure(arms, range(NUM_ARMS))
-    batch = suggest(everything, "--max-repeats", "1", batch_size=1)
+    said = "features of an earlier one: 1, such as copy with those of 007. The earliest"
+    assert said in capsys.readouterr().out
+    everything = measure(range(NUM_ARMS))
+    batch = suggest(everything, "--max-repeats", "1", arms=arms, size=1)
     assert batch["id"].tolist() == ["copy"]
 
 
@@ -178,51 +160,47 @@ def test_candidates_of_the_same_features_are_named(arms, capsys):
 
 
 @pytest.mark.parametrize(("yes", "no"), [(" Y", "False"), (2.5, 0)])
-def test_what_is_not_available_informs_and_is_not_chosen(arms, capsys, yes, no):
+def test_what_is_not_available_informs_and_is_not_chosen(capsys, yes, no):
     there = np.arange(NUM_ARMS) % 3 == 0
-    table = arms.assign(stock=np.where(there, yes, no))
-    table.to_csv("arms.csv", index=False)
-    results = measure(arms, list(range(NUM_ARMS)))
-    batch = suggest(results, "--available", "stock", batch_size=8)
-    assert set(batch["id"]) <= set(arms["id"][there])
-    truth = yields(arms)[batch["id"].astype(int)].to_numpy()
+    table = ARMS.assign(stock=np.where(there, yes, no))
+    results = measure(list(range(NUM_ARMS)))
+    batch = suggest(results, "--available", "stock", arms=table, size=8)
+    assert set(batch["id"]) <= set(ARMS["id"][there])
+    truth = yields(ARMS)[batch["id"].astype(int)].to_numpy()
     np.testing.assert_allclose(batch["mean"], truth, atol=1.5)
     said = capsys.readouterr().out
     assert "40 candidates, 26 of them not available, 40 of them measured" in said
     assert "stock" not in said  # it is no feature
 
 
-def test_what_is_available_has_to_be_clear(arms, failed):
+def test_what_is_available_has_to_be_clear(failed):
     for text, part in (("maybe", "'maybe'"), ("", "'nan'"), ("-1", "'-1'")):
         stock = ["yes"] * 6 + [text] + ["no"] * (NUM_ARMS - 7)
-        arms.assign(stock=stock).to_csv("arms.csv", index=False)
-        error = failed("--available", "stock")
+        error = failed("--available", "stock", arms=ARMS.assign(stock=stock))
         assert f"column 'stock' of --available, but got {part} in row 8 " in error
     assert "Name it by --available" in failed("--available", "shelf")
 
 
 def test_a_candidate_that_left_the_table_informs_by_the_features_in_the_results(
-    arms, capsys
+    capsys,
 ):
     rows = list(range(0, NUM_ARMS, 2)) * 2
-    results = measure(arms, rows).merge(arms, on="id")
-    gone = arms["id"].isin(["004", "010", "038"])
+    results = measure(rows).merge(ARMS, on="id")
+    gone = ARMS["id"].isin(["004", "010", "038"])
     # Last in the table, as those that left are after the candidates.
-    whole = pd.concat([arms[~gone], arms[gone]]).assign(here=1)
-    whole.loc[whole["id"].isin(arms["id"][gone]), "here"] = 0
-    whole.to_csv("arms.csv", index=False)
-    expected = suggest(results, "--available", "here", batch_size=12)
-    arms[~gone].to_csv("arms.csv", index=False)
+    whole = pd.concat([ARMS[~gone], ARMS[gone]]).assign(here=1)
+    whole.loc[whole["id"].isin(ARMS["id"][gone]), "here"] = 0
+    expected = suggest(results, "--available", "here", arms=whole, size=12)
     capsys.readouterr()
-    batch = suggest(results, batch_size=12)
+    batch = suggest(results, arms=ARMS[~gone], size=12)
     pd.testing.assert_frame_equal(batch, expected.drop(columns="here"))
     said = capsys.readouterr().out
     assert "candidates that are no longer in arms.csv: 3 (004, 010, 038)" in said
     assert "37 candidates, 17 of them measured, 40 measurements in all" in said
 
 
-def test_values_beside_the_results_that_are_not_the_candidates_are_named(arms, capsys):
-    results = measure(arms, [1, 2, 3, 4]).merge(arms, on="id")
+def test_values_beside_the_results_that_are_not_the_candidates_are_named(capsys):
+    results = measure([1, 2, 3, 4]).merge(ARMS, on="id")
     expected = suggest(results)
     assert "other values" not in capsys.readouterr().out
     results.loc[2, "temperature"] += 1
@@ -236,31 +214,27 @@ def test_values_beside_the_results_that_are_not_the_candidates_are_named(arms, c
     assert "the model uses arms.csv" in said
 
 
-def test_results_beside_the_candidates_are_not_read_without_observations(arms, capsys):
-    arms.assign(reward=1.0).to_csv("arms.csv", index=False)
-    suggest()
+def test_results_beside_the_candidates_are_not_read_without_observations(capsys):
+    suggest(arms=ARMS.assign(reward=1.0))
     said = capsys.readouterr().out
     assert "the column 'reward' of the candidates is ignored. To use its" in said
 
 
-def test_a_candidate_that_left_without_its_features_is_refused(arms, failed):
-    arms[1:].to_csv("arms.csv", index=False)
-    path = "results.csv"
-    words = ["--observations", path]
-    measure(arms, [1, 0, 2]).to_csv(path, index=False)
-    error = failed(*words)
+def test_a_candidate_that_left_without_its_features_is_refused(failed):
+    def refused(results):
+        results.to_csv("results.csv", index=False)
+        return failed("--observations=results.csv", arms=ARMS[1:])
+
+    error = refused(measure([1, 0, 2]))
     assert "results.csv measures id '000' in row 3 " in error
     assert "put it back (--available keeps it from being chosen)" in error
-    results = measure(arms, [1, 0, 0]).merge(arms, on="id")
+    results = measure([1, 0, 0]).merge(ARMS, on="id")
     results.loc[2, "temperature"] += 1
-    results.to_csv(path, index=False)
-    error = failed(*words)
-    assert "measures id '000' with other settings in row 4 " in error
+    assert "measures id '000' with other settings in row 4 " in refused(results)
     results.loc[2, "temperature"] = np.nan
-    results.to_csv(path, index=False)
-    assert "row 4 " in failed(*words)
-    results[:2].assign(solvent=["water", None]).to_csv(path, index=False)
-    assert "'solvent' has an empty cell in row 3 of results.csv" in failed(*words)
+    assert "row 4 " in refused(results)
+    gap = refused(results[:2].assign(solvent=["water", None]))
+    assert "'solvent' has an empty cell in row 3 of results.csv" in gap
 
 
 def test_workbooks_need_openpyxl(failed, monkeypatch):
@@ -273,8 +247,8 @@ def test_workbooks_need_openpyxl(failed, monkeypatch):
 
 
 @pytest.mark.usefixtures("full_fits")
-def test_a_fit_that_tells_candidates_apart_ranks_no_columns(arms, capsys):
-    suggest(measure(arms, list(range(NUM_ARMS)) * 2))
+def test_a_fit_that_tells_candidates_apart_ranks_no_columns(capsys):
+    suggest(measure(list(range(NUM_ARMS)) * 2))
     said = capsys.readouterr().out
     fit = next(line for line in said.splitlines() if line.startswith("Fit: "))
     assert float(re.search(r"measured results: (\S+)\.$", fit)[1]) > 0.9
@@ -285,8 +259,8 @@ def test_a_fit_that_tells_candidates_apart_ranks_no_columns(arms, capsys):
 
 
 @pytest.mark.parametrize("num_results", [1, 40])
-def test_rewards_that_do_not_differ_give_no_deviation(arms, capsys, num_results):
-    results = pd.DataFrame({"id": arms["id"][:num_results], "reward": 7.25})
+def test_rewards_that_do_not_differ_give_no_deviation(capsys, num_results):
+    results = pd.DataFrame({"id": ARMS["id"][:num_results], "reward": 7.25})
     batch = suggest(results)
     said = capsys.readouterr().out
     assert batch[["mean", "std", "low", "high"]].isna().all(axis=None)
@@ -297,8 +271,8 @@ def test_rewards_that_do_not_differ_give_no_deviation(arms, capsys, num_results)
     assert (warned in said) == (num_results > 1)
 
 
-def test_log_reward_is_as_if_the_table_had_logarithms(arms, capsys):
-    results = measure(arms, list(range(30)))
+def test_log_reward_is_as_if_the_table_had_logarithms(capsys):
+    results = measure(list(range(30)))
     spread = results["reward"] - results["reward"].mean()
     powers = results.assign(reward=10 ** (spread / spread.std()))
     batch = suggest(powers, "--log-reward", "--minimize")
