@@ -130,13 +130,6 @@ def test_a_lost_pull_uses_up_less_and_less_of_a_batch():
         bandit.fail(batch, pull_ids=list(bandit.pending)[1:])
 
 
-def test_nothing_is_forgotten_at_rate_zero():
-    bandit = tv_bandit(forgetting_rate=0.0)
-    still = make_bandit(GPUCB, confidence=WIDTH)
-    assert play(bandit, 15) == play(still, 15)
-    torch.testing.assert_close(bandit.predict()[0], still.predict()[0])
-
-
 def values_that_drift(arms, rate):
     """Yield the values of all arms of a function that forgets, step by step."""
     gram = torch.from_numpy(gram_matrix(rbf(), arms)) + 1e-9 * torch.eye(len(arms))
@@ -235,15 +228,6 @@ def test_a_filter_takes_no_product_space_and_the_remedies_do():
             picks = bandit.ask()
             bandit.tell(picks, picks.double())
         assert bandit.num_pulls == 5
-
-
-def test_blocks_are_of_time_not_of_pulls():
-    bandit = make_bandit(RGPUCB, block_size=10)
-    bandit.add_observations([0, 1], [1.0, 2.0], time=10.9)
-    assert bandit.predict()[0].abs().max() == 0  # the decision at 11.9 is in block 1
-    bandit.add_observations([2], [5.0], time=11.0)
-    mean, _ = bandit.predict([2])
-    assert mean.item() == pytest.approx(5 / (1 + NOISE))
 
 
 @pytest.mark.parametrize(
