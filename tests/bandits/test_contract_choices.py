@@ -144,8 +144,9 @@ def test_failing_undoes_asking(bandit_class):
     state = bandit.state_dict()
     expected = bandit.ask()
     bandit.load_state_dict(state)
-    bandit.add_pending([3, 3, 9])
-    bandit.fail([3, 9, 3])
+    chosen = int(expected[0])
+    bandit.add_pending([3, 3, chosen])
+    bandit.fail([3, chosen, 3])
     assert torch.equal(bandit.ask(), expected)
 
 

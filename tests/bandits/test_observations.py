@@ -15,13 +15,12 @@ from botorch.exceptions.errors import (
 )
 from botorch.exceptions.warnings import InputDataWarning
 
-from botorch_bkb import BBKB, BoxBandit, GPBandit, TVGPUCB
+from botorch_bkb import BoxBandit, GPBandit, TVGPUCB
 from tests.bandits import (
     assert_same,
     identity_bandit,
     make_bandit,
     NOISE,
-    noisy_rewards,
     play,
     random_arms,
     rbf,
@@ -297,15 +296,8 @@ def test_the_only_arm_left_is_asked_for_again_and_a_reward_clears_its_failures()
     assert not bandit.is_retired.any()
 
 
-def test_failures_are_saved_and_published_algorithms_have_no_memory_of_them():
+def test_failures_are_saved():
     bandit, other = started(), started()
     bandit.fail(bandit.ask())
     other.load_state_dict(bandit.state_dict())
     assert torch.equal(other.ask(3), bandit.ask(3))
-    published = make_bandit(BBKB, max_repeats=None)
-    measure = noisy_rewards(published.arms)
-    picks = published.ask()
-    published.tell(picks, measure(picks))
-    picks = published.ask(1)
-    published.fail(picks)
-    assert torch.equal(published.ask(1), picks)
