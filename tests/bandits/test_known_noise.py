@@ -13,11 +13,9 @@ from botorch.exceptions.errors import (
 from botorch.models.utils.gpytorch_modules import (
     get_gaussian_likelihood_with_lognormal_prior,
 )
-from gpytorch.kernels import ProductKernel, RBFKernel
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from botorch_bkb import BBKB, GPBandit
-from botorch_bkb.arms import ProductArms
 from botorch_bkb.bandits import ThompsonPolicy, UCBPolicy
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.utils.prediction import PartlyKnownNoise
@@ -52,8 +50,11 @@ def close(left, right, tolerance=1e-10):
 
 
 @pytest.mark.usefixtures("short_fits")
-@pytest.mark.parametrize("policy", [None, ThompsonPolicy()], ids=["ucb", "thompson"])
-@pytest.mark.parametrize("kernel", [rbf(), None], ids=["given", "learned"])
+@pytest.mark.parametrize(
+    ("kernel", "policy"),
+    [(rbf(), None), (None, ThompsonPolicy())],
+    ids=["ucb", "draws"],
+)
 def test_the_same_known_variance_is_a_given_noise_variance(kernel, policy):
     options = {"covar_module": kernel, "policy": policy}
     known = make_bandit(GPBandit, noise_variance=None, **options)
@@ -183,38 +184,6 @@ def test_the_noisier_of_two_equal_results_is_measured_again():
         bandit = identity_bandit(GPBandit, 3)
         bandit.add_observations([0, 1, 2], [0.5, 0.5, -1.0], noise_variance=noise)
         assert bandit.ask().tolist() == [chosen]
-
-
-def test_a_product_space_takes_known_noise():
-    lists = {"x": torch.arange(3.0).double().unsqueeze(-1), "y": [1.0, 2.0, 4.0, 5.0]}
-    products = ProductArms(lists)
-    points = torch.cartesian_prod(lists["x"][:, 0], torch.tensor(lists["y"]).double())
-    noise, told = [0.01, 0.5, math.nan, 2.0], [0, 3, 5, 10]
-    parts = (RBFKernel(active_dims=(0,)), RBFKernel(active_dims=(1,)))
-    answers = []
-    for arms in (products, points):
-        kernel = ProductKernel(*parts).double()
-        bandit = make_bandit(GPBandit, arms, covar_module=kernel)
-        bandit.add_observations(told, [1.0, -1.0, 2.0, 0.5], noise_variance=noise)
-        answers.append((bandit.ask(3).tolist(), bandit.predict()))
-    assert answers[0][0] == answers[1][0]
-    close(answers[0][1], answers[1][1])
-
-
-def test_a_withdrawn_result_takes_its_noise_along():
-    bandit, never = (make_bandit(GPBandit) for _ in range(2))
-    for each in (bandit, never):
-        each.add_observations(TOLD, true_rewards(ARMS)[TOLD], noise_variance=NOISE)
-    bandit.add_observations([3], [9.0], noise_variance=1e-3)
-    bandit.predict()
-    bandit.withdraw([3])
-    close(bandit.predict(), never.predict())
-    batch = bandit.ask(2)
-    bandit.tell(batch, [7.0, 8.0], noise_variance=1e-3)
-    bandit.withdraw(batch)
-    bandit.tell(batch, [1.0, 2.0])
-    never.add_observations(batch, [1.0, 2.0])
-    close(bandit.predict(), never.predict())
 
 
 @pytest.mark.parametrize(
