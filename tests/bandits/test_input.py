@@ -218,14 +218,11 @@ def test_junk_is_no_point_and_no_state_of_a_box(name):
 def test_junk_is_no_state(waiting, name):
     bandit = waiting
     state = bandit.state_dict()
-    for key in state:
-        for junk in (JUNK[name], {**state["observations"], "told_scores": JUNK[name]}):
-            wrong = {**state, key: junk}
-            with unchanged(bandit):
-                if answers(lambda wrong=wrong: bandit.load_state_dict(wrong)):
-                    bandit.load_state_dict(state)
-    with unchanged(bandit), pytest.raises(InputDataError, match="does not fit"):
-        bandit.load_state_dict({key: state[key] for key in list(state)[:-1]})
+    scores = {**state["observations"], "told_scores": JUNK[name]}
+    for wrong in [{"observations": scores}, *({key: JUNK[name]} for key in state)]:
+        with unchanged(bandit):
+            if answers(lambda wrong=wrong: bandit.load_state_dict({**state, **wrong})):
+                bandit.load_state_dict(state)
 
 
 def test_pulls_that_cannot_be_are_no_state():
