@@ -101,7 +101,6 @@ def test_added_and_retired_arms_are_those_of_a_masked_table(bandit_class):
     ("bandit_class", "options"),
     [
         *((bandit_class, {}) for bandit_class in DECIDED_BANDITS),
-        (GPBandit, LEARNED),
         (GPBandit, {**LEARNED, "policy": ThompsonPolicy()}),
     ],
 )

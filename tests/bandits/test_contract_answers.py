@@ -36,7 +36,6 @@ pytestmark = pytest.mark.usefixtures("short_fits")
         *((bandit_class, {}) for bandit_class in ALL_BANDITS),
         (BBKB, {"oversampling": 0.3}),
         (BBKB, {"oversampling": 0.3, "resampling": "coupled"}),
-        (GPBandit, LEARNED),
         (GPBandit, {**LEARNED, "policy": ThompsonPolicy()}),
         (GPBandit, {**LEARNED, "forgetting_rate": "learn"}),
         (GPBandit, {**LEARNED, "goal": "regret", "max_inducing": 3}),

@@ -166,7 +166,7 @@ def test_promising_candidates_are_those_of_dense_numpy(name):
     np.testing.assert_allclose(scores.value.numpy(), value, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["fronts", "limited", "front within limits", "target"])
+@pytest.mark.parametrize("name", ["limited", "front within limits", "target"])
 def test_batches_are_those_of_brute_force(name, monkeypatch):
     """Bounds, limits, hypervolume, a batch of 8 and pending results in NumPy."""
     roles, size, pool_size = ROLES[name], 2_000, 24

@@ -82,7 +82,7 @@ def dense_posterior(bandit, rows):
 @pytest.mark.filterwarnings("ignore:`max_inducing` took effect")
 @pytest.mark.parametrize(
     "options",
-    [{}, {"max_inducing": 9}, {"maximize": False, "covar_module": matern_to_learn}],
+    [{"max_inducing": 9}, {"maximize": False, "covar_module": matern_to_learn}],
 )
 def test_predictions_are_those_of_the_dense_posterior(options):
     arms, others = tables()

@@ -44,7 +44,7 @@ def many_draws(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:`max_inducing` took effect")
-@pytest.mark.parametrize("options", [{}, {"max_inducing": 9}, {"maximize": False}])
+@pytest.mark.parametrize("options", [{"max_inducing": 9}, {"maximize": False}])
 @pytest.mark.usefixtures("many_draws")
 def test_the_rise_is_that_of_dense_draws_over_all_arms(options):
     arms, _ = tables()
