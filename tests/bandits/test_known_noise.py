@@ -13,9 +13,11 @@ from botorch.exceptions.errors import (
 from botorch.models.utils.gpytorch_modules import (
     get_gaussian_likelihood_with_lognormal_prior,
 )
+from gpytorch.kernels import ProductKernel, RBFKernel
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from botorch_bkb import BBKB, GPBandit
+from botorch_bkb.arms import ProductArms
 from botorch_bkb.bandits import ThompsonPolicy, UCBPolicy
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.utils.prediction import PartlyKnownNoise
@@ -184,6 +186,22 @@ def test_the_noisier_of_two_equal_results_is_measured_again():
         bandit = identity_bandit(GPBandit, 3)
         bandit.add_observations([0, 1, 2], [0.5, 0.5, -1.0], noise_variance=noise)
         assert bandit.ask().tolist() == [chosen]
+
+
+def test_a_product_space_takes_known_noise():
+    lists = {"x": torch.arange(3.0).double().unsqueeze(-1), "y": [1.0, 2.0, 4.0, 5.0]}
+    products = ProductArms(lists)
+    points = torch.cartesian_prod(lists["x"][:, 0], torch.tensor(lists["y"]).double())
+    noise, told = [0.01, 0.5, math.nan, 2.0], [0, 3, 5, 10]
+    parts = (RBFKernel(active_dims=(0,)), RBFKernel(active_dims=(1,)))
+    answers = []
+    for arms in (products, points):
+        kernel = ProductKernel(*parts).double()
+        bandit = make_bandit(GPBandit, arms, covar_module=kernel)
+        bandit.add_observations(told, [1.0, -1.0, 2.0, 0.5], noise_variance=noise)
+        answers.append((bandit.ask(3).tolist(), bandit.predict()))
+    assert answers[0][0] == answers[1][0]
+    close(answers[0][1], answers[1][1])
 
 
 @pytest.mark.parametrize(
