@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 )
 from typing_extensions import override
 
-from botorch_bkb import BBKB, GPBandit, GPThompsonSampling, GPUCB, RGPUCB, TVGPUCB
+from botorch_bkb import BBKB, GPBandit, GPUCB, TVGPUCB
 from botorch_bkb.bandits import FiniteArmBandit
 from tests.bandits import LEARNED, make_bandit, NOISE, rbf
 from tests.helpers import gram_matrix
@@ -255,20 +255,10 @@ class SparseCampaign(Campaign):
     options: ClassVar[dict[str, Any]] = {"resampling": "coupled"}
 
 
-class ThompsonCampaign(Campaign):
-    bandit_class = GPThompsonSampling
-    is_exact = False
-
-
 class DriftingCampaign(Campaign):
     bandit_class = TVGPUCB
     is_exact = False
     options: ClassVar[dict[str, Any]] = {"confidence": 2.0}
-
-
-class ResettingCampaign(Campaign):
-    bandit_class = RGPUCB
-    is_exact = False
 
 
 class LearningCampaign(Campaign):
@@ -288,8 +278,6 @@ def case(machine, num_examples, num_steps=40):
 # Few, with a fresh seed in every run.
 TestExact = case(Campaign, 5)
 TestSparse = case(SparseCampaign, 6)
-TestThompson = case(ThompsonCampaign, 4)
 TestDrifting = case(DriftingCampaign, 4)
-TestResetting = case(ResettingCampaign, 3)
 # A fit to a few odd rewards may fail, and says so.
 TestLearning = pytest.mark.filterwarnings("ignore")(case(LearningCampaign, 2, 25))
