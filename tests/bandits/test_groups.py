@@ -2,6 +2,7 @@
 
 import copy
 import math
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -366,17 +367,16 @@ def test_labels_of_another_shape_change_nothing():
             bandit.add_observations([1, 2, 3], [1.0, 2.0, 3.0], group=labels)
 
 
-def box_bandit():
-    return BoxBandit(torch.tensor([[0.0], [1.0]]).double(), seed=0)
-
-
-def drifting_bandit():
-    return make_bandit(GPBandit, forgetting_rate=0.1)
-
-
-@pytest.mark.parametrize("make", [*PAPERS_BANDITS, drifting_bandit, box_bandit])
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(partial(make_bandit, each) for each in PAPERS_BANDITS),
+        partial(make_bandit, GPBandit, forgetting_rate=0.1),
+        partial(BoxBandit, torch.tensor([[0.0], [1.0]]).double()),
+    ],
+)
 def test_other_bandits_refuse_groups(make):
-    bandit = make_bandit(make) if isinstance(make, type) else make()
+    bandit = make()
     batch = bandit.ask()
     for tell, name in ((bandit.tell, "group"), (bandit.add_observations, "campaign")):
         with pytest.raises(UnsupportedError, match=r"has no offsets.*GPBandit"):

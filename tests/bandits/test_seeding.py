@@ -29,7 +29,6 @@ from tests.bandits import (
     play,
     random_arms,
     rbf,
-    SPARSE_BANDITS,
 )
 from tests.bandits.contract import each
 
@@ -120,23 +119,6 @@ def test_a_first_pull_that_fails_is_followed_by_one_of_another_arm(bandit_class)
         bandit.fail(indices)
         first += indices.tolist()
     assert len(set(first)) > 4
-
-
-@pytest.mark.parametrize("bandit_class", SPARSE_BANDITS, ids=lambda item: item.__name__)
-def test_every_ask_and_every_update_draws_anew(bandit_class):
-    """Nothing is told between asks, and nothing asked between updates."""
-    bandit = make_bandit(bandit_class, random_arms(200), noise_variance=2.0)
-    indices = torch.arange(200)
-    measure = noisy_rewards(bandit.arms)
-    inducing = set()
-    for _ in range(3):
-        bandit.add_observations(indices, measure(indices))
-        bandit.ask(1)
-        inducing.add(tuple(bandit.inducing_indices.sort().values.tolist()))
-    assert len(inducing) == 3
-    if bandit_class is GPThompsonSampling:
-        batches = [[bandit.ask().item() for _ in range(8)] for _ in range(3)]
-        assert len(set(map(tuple, batches))) == 3
 
 
 @pytest.mark.parametrize(
