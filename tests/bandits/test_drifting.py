@@ -10,7 +10,7 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.kernels.categorical import CategoricalKernel
 from gpytorch.kernels import RBFKernel
 
-from botorch_bkb import GPBandit, GPUCB, RGPUCB, TVGPUCB
+from botorch_bkb import GPBandit, RGPUCB, TVGPUCB
 from botorch_bkb.acquisition import ConstantWidth, LogWidth
 from botorch_bkb.arms import ProductArms
 from botorch_bkb.bandits import matern_block_size, rbf_block_size
@@ -181,24 +181,6 @@ def test_a_learned_rate_does_not_depend_on_the_unit_of_time(unit):
 
 
 # R-GP-UCB -----------------------------------------------------------------------------
-
-
-def test_every_block_is_a_gp_ucb_of_its_own():
-    bandit = make_bandit(RGPUCB, block_size=8, confidence=1.0)
-    measure = noisy_rewards(bandit.arms)
-    for _ in range(3):
-        fresh = make_bandit(GPUCB, confidence=1.0)
-        for step in range(8):
-            indices = bandit.ask()
-            rewards = measure(indices)
-            bandit.tell(indices, rewards)
-            fresh.add_observations(indices, rewards)
-            if step < 7:
-                torch.testing.assert_close(bandit.predict()[0], fresh.predict()[0])
-                torch.testing.assert_close(bandit.predict()[1], fresh.predict()[1])
-        # The next decision is in a new block.
-        assert bandit.predict()[0].abs().max() == 0
-    assert bandit.num_pulls == 24
 
 
 def test_the_first_arm_of_every_block_is_drawn_uniformly():

@@ -13,7 +13,6 @@ from botorch_bkb.acquisition.confidence import NormDoubling, PracticalBBKBWidth
 from botorch_bkb.acquisition.schedules import RandomDeviationWidth
 from botorch_bkb.bandits import (
     BoxUCBPolicy,
-    matern_to_learn,
     rbf_to_learn,
     ThompsonPolicy,
 )
@@ -133,6 +132,7 @@ def given(kernel, noise_variance=0.1, **options):
     return GPBandit(random_arms(30), kernel, noise_variance, **options)
 
 
+BITS = (torch.arange(30 * 64).reshape(30, 64) * 7 % 5 < 2).to(torch.uint8)
 STRANGERS = {
     "other arms": (
         lambda: [make_bandit(BBKB, random_arms(number)) for number in (30, 29)],
@@ -159,8 +159,9 @@ STRANGERS = {
         lambda: (given(matern()), given(lambda features: matern())),
         "kernel and noise",
     ),
-    "another kernel to learn": (
-        lambda: (given(matern_to_learn), given(rbf_to_learn)),
+    # Whose parts have other classes, but the same numbers.
+    "that of fingerprints": (
+        lambda: (GPBandit(BITS, None, 0.1), GPBandit(BITS, rbf_to_learn, 0.1)),
         "kernel and noise",
     ),
 }
