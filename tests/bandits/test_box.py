@@ -106,7 +106,7 @@ def test_points_lie_in_the_box_and_gather_at_the_optimum(
     bandit = make_bandit(kind, bounds=bounds, maximize=maximize, **options)
     measure = measurement(sign=1 if maximize else -1)
     offset, unit = (50, 10) if learned else (0, 1)
-    batches = play(bandit, 10, lambda points: offset + unit * measure(points))
+    batches = play(bandit, 8, lambda points: offset + unit * measure(points))
     points = torch.cat(batches)
     assert points.dtype == dtype
     assert ((points >= bounds[0]) & (points <= bounds[1])).all()

@@ -163,8 +163,8 @@ def test_answers_stay_within_bounds(maximize):
     """As without bounds, cut off; the bounds change no pick."""
     arms, _ = tables()
     ends = (4.0, 7.0) if maximize else (-7.0, -4.0)
-    free = campaign(arms, maximize=maximize)
-    bandit = campaign(arms, maximize=maximize, bounds=ends)
+    free = campaign(arms, 2, maximize=maximize)
+    bandit = campaign(arms, 2, maximize=maximize, bounds=ends)
     assert bandit.observed_arms.tolist() == free.observed_arms.tolist()
     signed = [free.predictions(), bandit.predictions()]
     for name in ("mean", "low", "high"):
