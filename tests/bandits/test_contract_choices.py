@@ -106,6 +106,15 @@ def test_the_sum_rule_starts_from_pending_pulls_and_the_crossing_one_is_last(
     assert max(sizes) > 3
 
 
+@each_bandit_and_rule
+def test_with_much_pending_an_ask_still_returns_an_arm(bandit_class, rule):
+    bandit = make_bandit(bandit_class, batch_rule=rule)
+    play(bandit, 2)
+    bandit.add_pending([0, 1, 2, 3, 4] * 4)
+    expected = rule.size if isinstance(rule, FixedSize) else 1
+    assert len(bandit.ask()) == expected
+
+
 # Pending pulls ------------------------------------------------------------------------
 
 
