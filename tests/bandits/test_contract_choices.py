@@ -69,6 +69,12 @@ def test_best_arm_ties_go_to_the_lowest_index(bandit_class):
 
 
 @each_bandit_and_rule
+def test_rules_that_wait_for_rewards_open_with_one_pull(bandit_class, rule):
+    bandit = make_bandit(bandit_class, batch_rule=rule, noise_variance=50.0)
+    assert len(bandit.ask()) == (1 if rule.opens_with_one_pull else 3)
+
+
+@each_bandit_and_rule
 def test_max_size_caps_a_batch_and_changes_nothing_else(bandit_class, rule):
     """A capped batch is the start of the batch."""
     bandit = make_bandit(bandit_class, batch_rule=rule, noise_variance=3.0)
