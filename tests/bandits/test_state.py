@@ -13,7 +13,6 @@ from botorch_bkb.acquisition.confidence import NormDoubling, PracticalBBKBWidth
 from botorch_bkb.acquisition.schedules import RandomDeviationWidth
 from botorch_bkb.bandits import (
     BoxUCBPolicy,
-    rbf_to_learn,
     ThompsonPolicy,
 )
 from botorch_bkb.optim import FixedSize
@@ -132,7 +131,6 @@ def given(kernel, noise_variance=0.1, **options):
     return GPBandit(random_arms(30), kernel, noise_variance, **options)
 
 
-BITS = (torch.arange(30 * 64).reshape(30, 64) * 7 % 5 < 2).to(torch.uint8)
 STRANGERS = {
     "other arms": (
         lambda: [make_bandit(BBKB, random_arms(number)) for number in (30, 29)],
@@ -159,9 +157,8 @@ STRANGERS = {
         lambda: (given(matern()), given(lambda features: matern())),
         "kernel and noise",
     ),
-    # Whose parts have other classes, but the same numbers.
-    "that of fingerprints": (
-        lambda: (GPBandit(BITS, None, 0.1), GPBandit(BITS, rbf_to_learn, 0.1)),
+    "a sum of the same parts": (
+        lambda: (given(matern() * matern()), given(matern() + matern())),
         "kernel and noise",
     ),
 }
