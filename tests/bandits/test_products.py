@@ -18,7 +18,6 @@ from botorch_bkb.arms.product import as_numbers
 from botorch_bkb.arms.table import checksum
 from botorch_bkb.bandits import ThompsonPolicy, UCBPolicy
 from botorch_bkb.models.kernels import TanimotoKernel
-from botorch_bkb.optim import FixedSize
 from botorch_bkb.posteriors import product_posterior
 from tests.helpers import seeded
 
@@ -87,6 +86,13 @@ OPTIONS = {
     ),
     "BBKB": lambda arms, **options: BBKB(arms, kernel(), NOISE, **options),
     "GPBUCB": lambda arms, **options: GPBUCB(arms, kernel(), NOISE, **options),
+    "GPThompsonSampling": lambda arms, **options: GPThompsonSampling(
+        arms,
+        kernel(),
+        NOISE,
+        covariance=None if isinstance(arms, ProductArms) else "full",
+        **options,
+    ),
 }
 
 
@@ -264,28 +270,6 @@ def test_what_needs_all_products_is_refused(call, error, message):
     bandit = GPBandit(ProductArms({name: torch.arange(1000.0) for name in "abc"}))
     with pytest.raises(error, match=message):
         call(bandit)
-
-
-@pytest.mark.parametrize("num_told", [0, 30])
-def test_thompson_sampling_over_a_space_draws_by_the_full_law(num_told):
-    arms = space(forbidden=FORBIDDEN)
-    options = {"uniform_probability": 0.0, "batch_rule": FixedSize(200)}
-    shares = []
-    told = torch.arange(0, 8 * num_told, 8)
-    told = told[arms.is_allowed(told)]
-    for each, covariance in ((arms, None), (table(arms), "full")):
-        bandit = GPThompsonSampling(
-            each, kernel(), NOISE, covariance=covariance, **options
-        )
-        if each is not arms:
-            bandit.retire_arms(
-                (~arms.is_allowed(torch.arange(len(arms)))).nonzero()[:, 0]
-            )
-        bandit.add_observations(told, reward(arms, told))
-        picks = bandit.ask()
-        assert arms.is_allowed(picks).all()
-        shares.append(picks.bincount(minlength=len(arms)) / 200)
-    assert (shares[0] - shares[1]).abs().max() < 0.2
 
 
 @pytest.mark.parametrize(
