@@ -207,6 +207,8 @@ def test_what_has_no_progress_is_refused():
     drifting.add_observations([0, 1], [1.0, 2.0])
     with pytest.raises(UnsupportedError, match="drifts"):
         drifting.progress()
+    with pytest.raises(UnsupportedError, match="does not drift"):
+        drifting.ask(2, same=[0])
 
 
 # Plates: `GPBandit.ask(n, same=...)` --------------------------------------------------
@@ -333,9 +335,3 @@ def test_junk_columns_are_refused_and_nothing_is_lost():
             bandit.ask(4, **options)
     assert not bandit.pending
     assert torch.equal(bandit.ask(4, same=[1]), twin.ask(4, same=[1]))
-
-
-def test_a_drifting_objective_has_no_plates():
-    bandit = GPBandit(table(20, 2), forgetting_rate=0.1, seed=0)
-    with pytest.raises(UnsupportedError, match="does not drift"):
-        bandit.ask(2, same=[0])

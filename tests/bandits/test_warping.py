@@ -140,7 +140,6 @@ def test_a_loaded_bandit_continues(tmp_path):
 
 def test_a_box_is_warped_too():
     points = random_arms(30)
-    points = (points - points.amin(dim=0)) / (points.amax(dim=0) - points.amin(dim=0))
     bandit = BoxBandit(torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double())
     rewards = torch.sin(3 * points.sum(dim=-1))
     rewards = torch.where(rewards < 0, 50 * rewards - 10, rewards)
