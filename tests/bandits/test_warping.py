@@ -185,3 +185,5 @@ def test_a_plate_after_the_last_fit_is_corrected():
     found = pd.DataFrame(bandit.groups()).set_index("group")
     assert bandit.warp is not None
     assert found["offset"]["late"] > 8
+    # Of a fit that does not know the plate, predictions there are 11 too low.
+    assert (bandit.predict(late)[0] - rewards[late]).mean().abs() < 5
