@@ -195,26 +195,6 @@ def test_far_from_everything_measured_a_gp_bandit_predicts_the_mean_reward():
         assert variance.item() == pytest.approx(7.0)  # that of the kernel
 
 
-def test_a_given_kernel_is_in_the_units_of_the_user():
-    """Its features are not scaled, and its outputscale is in squared rewards."""
-    arms, factor = 10 * random_arms(30), 300.0
-    plain = GPBandit(arms, scaled(rbf(2.0), 1.0))
-    changed = GPBandit(arms, scaled(rbf(2.0), factor**2))
-    indices = torch.arange(20)
-    rewards = noisy_rewards(arms / 10, noise_std=0.3)(indices)
-    plain.add_observations(indices, rewards)
-    changed.add_observations(indices, factor * rewards)
-    for bandit in (plain, changed):
-        bandit.ask()
-    assert torch.equal(plain._surrogate.fitter.features, arms)
-    noise = changed.noise_variance / factor**2
-    assert noise == pytest.approx(plain.noise_variance, rel=1e-3)
-    mean, variance = plain.predict()
-    got_mean, got_variance = changed.predict()
-    assert torch.allclose(got_mean / factor, mean, atol=1e-3)
-    assert torch.allclose(got_variance / factor**2, variance, atol=1e-4)
-
-
 @each_model
 def test_what_is_learned_where_no_kernel_is_given(options):
     arms = random_arms(20)
