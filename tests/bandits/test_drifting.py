@@ -11,7 +11,7 @@ from botorch.models.kernels.categorical import CategoricalKernel
 from gpytorch.kernels import RBFKernel
 
 from botorch_bkb import GPBandit, RGPUCB, TVGPUCB
-from botorch_bkb.acquisition import ConstantWidth, LogWidth
+from botorch_bkb.acquisition import LogWidth
 from botorch_bkb.arms import ProductArms
 from botorch_bkb.bandits import matern_block_size, rbf_block_size
 from botorch_bkb.bandits.observations import Observations
@@ -100,23 +100,6 @@ def test_batches_and_pending_pulls_shrink_the_variance_as_if_told(sparse):
         score = mean + np.sqrt(beta * variance)
         assert score[index] > score.max() - 1e-9
         waiting.append((index, 0.0, time))
-
-
-@both_filters
-def test_a_pull_that_is_lost_is_forgotten(sparse):
-    """Its arm is kept away for a while, not for ever."""
-    options = {"forgetting_rate": 0.2, "confidence": ConstantWidth(3.0)}
-    options["sparse"] = sparse
-    bandit = identity_bandit(TVGPUCB, 3, **options)
-    bandit.add_observations([0, 1, 2], [1.0, 0.0, 0.0], time=0.0)
-    assert bandit.ask(time=1.0).tolist() == [0]
-    for time in range(2, 30):
-        # The others are known, and not bad.
-        bandit.add_observations([1, 2], [0.5, 0.5], time=float(time))
-        (pick,) = bandit.ask(time=float(time)).tolist()
-        bandit.fail([pick], pull_ids=list(bandit.pending)[-1:])
-    assert pick == 0
-    assert list(bandit.pending) == [0]
 
 
 def test_a_lost_pull_uses_up_less_and_less_of_a_batch():
