@@ -81,11 +81,11 @@ def test_batches_and_pending_pulls_shrink_the_variance_as_if_told(sparse):
     for _ in range(3):
         indices = bandit.ask()
         rewards = measure(indices)
-        ids = list(bandit.pending)[-4:-1]  # one of four stays out
-        bandit.tell(indices[:3], rewards[:3], pull_ids=ids)
+        ids = list(bandit.pending)[-3:]  # the first of four stays out
+        bandit.tell(indices[1:], rewards[1:], pull_ids=ids)
         time = bandit.decision_time - 1
         pulls += zip(
-            indices[:3].tolist(), rewards[:3].tolist(), 3 * [time], strict=True
+            indices[1:].tolist(), rewards[1:].tolist(), 3 * [time], strict=True
         )
     # Each at its own time: one was asked for at 1, one at 2, one at 3.
     waiting = [
