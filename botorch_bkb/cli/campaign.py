@@ -85,8 +85,10 @@ class Campaign:
         others: The results of controls and of earlier campaigns.
         form: The format of a CSV file of predictions.
         features: The candidates as the model sees them.
-        table: The candidates as in their file, each molecule once. Only the ids of a
-            table that stays in its file. The rows of a table without ids are numbered.
+        file_rows: The candidates as in their file. Only ids and results of a table that
+            stays in its file. The rows of a table without ids are numbered.
+        candidate_of: The candidate of each of these; -1 if it has no molecule.
+        table: The same, each molecule once.
         rows: The candidates with canonical SMILES, and after them measured candidates
             that are no longer in the table.
         available: Which of ``rows`` can be chosen.
@@ -156,8 +158,11 @@ class Campaign:
         is_known = (indices >= 0) & (places < len(arms))
         candidates = arms.iloc[places[is_known]]
         _compare_settings(results[is_known], candidates, settings, args)
-        self.num_candidates = int(group[: len(arms)].max()) + 1
-        self.table = table.iloc[first[: self.num_candidates]].assign(**file.typed)
+        self.file_rows, self.candidate_of = table, group[: len(arms)]
+        self.num_candidates = int(self.candidate_of.max()) + 1
+        if self.num_candidates < len(table):
+            table = table.iloc[first[: self.num_candidates]]
+        self.table = table.assign(**file.typed)
         self.rows, self.available = rows.iloc[first], available[first]
         told = Rows(results, indices, told.rewards)
         own, self.others, failed = sort_results(told, is_failed, controls, self.ids_of)

@@ -123,8 +123,8 @@ def when_to_stop(
 ) -> list[str]:
     """Return what the batch may bring, in three sentences.
 
-    The expected rise is left out if it goes beyond all results and the 95 % interval of
-    the best one, unless the best possible result is known.
+    The expected rise is left out if it goes beyond all results, and beyond the best
+    mean by 2.78 standard deviations, unless the best possible result is known.
     """
     reward = campaign.args.reward_label
     picks = torch.tensor(batch.index.repeat(batch["repeats"]).to_numpy())
@@ -134,7 +134,8 @@ def when_to_stop(
     leader, sign = torch.tensor([bandit.best_arm()]), 1 if bandit.maximize else -1
     mean, variance = bandit.predict(leader)
     means = np.append(batch["mean"], mean)
-    seen = np.concatenate([campaign.rewards, *bandit._interval(leader)])
+    most = sign * mean + DEVIATIONS_OF_95_PERCENT * variance.sqrt()
+    seen = np.append(sign * campaign.rewards, most)
     best_mean, better = (sign * means).max(), "raise" if bandit.maximize else "lower"
     digits = max(rise, variance.sqrt().item() / 10)
     now, then = (
@@ -145,7 +146,7 @@ def when_to_stop(
         f"(now {now})"
     )
     is_known = math.isfinite(bandit.bounds[bandit.maximize])
-    if not is_known and best_mean + rise > np.nanmax(sign * seen):
+    if not is_known and best_mean + rise > np.nanmax(seen):
         brings = f"This batch may {better} the best {reward}, by how much is unknown: "
         brings += "predictions go beyond all results so far"
     return [

@@ -24,10 +24,11 @@ from botorch_bkb.cli.suggest import bandit_options, SuggestLoop
 from botorch_bkb.cli.tables import (
     note,
     require_different_columns,
+    reward_column,
     status,
 )
 from botorch_bkb.plotting import blank_figure, plot_found, plot_regret
-from botorch_bkb.tables.columns import require_column, row_name
+from botorch_bkb.tables.columns import require_column
 from botorch_bkb.tables.files import require_own
 from botorch_bkb.test_functions import FiniteArmProblem
 from botorch_bkb.test_functions.finite_arm import standardized
@@ -128,24 +129,20 @@ def load_problem(
 ) -> tuple[FiniteArmProblem, dict[str, Any], Sequence[str]]:
     """Return the problem, the options of its :class:`SuggestLoop`, and the names.
 
-    The table is read as `suggest` would read it, as candidates and as results.
+    The table is read as `suggest` would read it.
     """
     # The other options of `suggest` keep their defaults.
     names = [option.name for option in fields(SuggestOptions)]
     own = {name: getattr(args, name) for name in names if hasattr(args, name)}
     del own["output"]  # a folder
-    options = SuggestOptions(**own | {"arms": args.table, "observations": [args.table]})
+    options = SuggestOptions(**own | {"arms": args.table})
     require_different_columns(options)
     campaign = Campaign(options)
-    require_column(campaign.table, args.reward, args.table, "--reward")
-    results = pd.Series(campaign.rewards, campaign.indices, name=args.reward)
-    rewards = results.groupby(level=0).mean().reindex(range(campaign.num_candidates))
-    if rewards.isna().any():
-        missing = pd.Series(rewards.isna().array, campaign.table.index)
-        raise InputDataError(
-            f"Expected a result of each candidate in column {args.reward!r}, but "
-            f"{row_name(missing)} has none. Write a number, or leave the candidate out."
-        )
+    require_column(campaign.file_rows, args.reward, args.table, "--reward")
+    is_kept = campaign.candidate_of >= 0
+    rewards = campaign.file_rows[args.reward][is_kept]
+    rewards = reward_column(rewards, may_be_empty=False)
+    rewards = rewards.groupby(campaign.candidate_of[is_kept]).mean()
     campaign.make_features()
     note(
         "results, regret and --noise-std are in standard deviations of "
