@@ -288,7 +288,7 @@ class GPBandit(FiniteArmBandit):
             the best of all, from joint draws, times a factor so that the most likely
             one is calibrated, as in :meth:`progress`; and ``probability_above``, that
             the mean reward exceeds the threshold (``probability_below`` if not
-            ``maximize``).
+            ``maximize``), with the noise of the interval.
 
         Raises:
             InputDataError: If an arm is unknown, or a number is out of range.
@@ -313,7 +313,8 @@ class GPBandit(FiniteArmBandit):
         columns = {"arm": rows, "mean": mean, "std": variance.sqrt()}
         columns |= {"low": low, "high": high, "probability_best": share}
         if threshold is not None:
-            center, std = moments.means(rows), moments.variances(rows).sqrt()
+            center, told = moments.means(rows), self._observations
+            std = surrogate.error_variances(told, moments, rows).sqrt()
             goal = self._observations.sign * check_number("threshold", threshold)
             gap = center - surrogate.fit.units.standardized_value(goal)
             z = gap / std.clamp_min(torch.finfo(std.dtype).tiny)

@@ -11,7 +11,7 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
-from scipy.stats import multivariate_normal
+from scipy.stats import multivariate_normal, norm
 
 from botorch_bkb import AtLeast, GPBandit, Maximize, OutcomesBandit
 from botorch_bkb.arms import BitArms, ProductArms
@@ -111,7 +111,7 @@ def test_predictions_are_those_of_the_dense_posterior(options):
     np.testing.assert_allclose(table[["low", "high"]][is_new], ends[is_new], rtol=1e-6)
     z = sign * (mean - threshold) / std
     above = [(1 + math.erf(each / math.sqrt(2))) / 2 for each in z]
-    np.testing.assert_allclose(table[name], above, atol=1e-6)
+    np.testing.assert_allclose(table[name][is_new], np.array(above)[is_new], atol=1e-6)
     some = pd.DataFrame(bandit.predictions([5, 3, 5]))
     pd.testing.assert_frame_equal(
         some[COLUMNS[:-1]], table[COLUMNS[:-1]].iloc[[5, 3, 5]].reset_index(drop=True)
@@ -131,7 +131,7 @@ def test_intervals_of_measured_arms_have_the_median_of_the_noise(
     bandit.add_observations(picks, rewards_of(arms[picks]) + 0.3 * noise)
     bandit.ask(1)  # learns
     assert bandit.warp is None
-    table = pd.DataFrame(bandit.predictions())
+    table = pd.DataFrame(bandit.predictions(threshold=6.0))
     mean, covariance = dense_posterior(bandit, arms)
     variance, noise = np.diag(covariance).copy(), bandit.noise_variance
     rewards = bandit._observations.told.rewards.numpy()
@@ -153,9 +153,11 @@ def test_intervals_of_measured_arms_have_the_median_of_the_noise(
     own = slice(20)
     weight = np.minimum(1, variance[own] * num_repeats / noise)
     variance[own] += (ratio - 1) * weight**2 * noise / num_repeats
-    half = 2.78 * np.sqrt(variance)
-    np.testing.assert_allclose(table["low"], mean - half, rtol=1e-4)
-    np.testing.assert_allclose(table["high"], mean + half, rtol=1e-4)
+    std = np.sqrt(variance)
+    np.testing.assert_allclose(table["low"], mean - 2.78 * std, rtol=1e-4)
+    np.testing.assert_allclose(table["high"], mean + 2.78 * std, rtol=1e-4)
+    above = norm.sf(6.0, mean, std)
+    np.testing.assert_allclose(table["probability_above"], above, atol=1e-4)
 
 
 @pytest.mark.parametrize("maximize", [True, False])
