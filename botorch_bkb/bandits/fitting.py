@@ -514,12 +514,15 @@ class Fitter:
     def median_noise(self, fit: Fit, results: Results) -> float:
         """Return the median of the learned noise, as a multiple of the fitted mode.
 
-        The posterior of its logarithm is taken for normal, with the curvature at the
-        mode: Laplace's approximation. Then this is the exponential of its variance, for
-        which that of the prior is taken at most.
+        The posterior of its logarithm, given the present campaign, is taken for normal,
+        with the curvature at the mode: Laplace's approximation. Then this is the
+        exponential of its variance, for which that of the prior is taken at most.
         """
         if fit.known_noise is not None:
             return 1.0
+        results = results.rows(results.labels[:, CAMPAIGN] < 0)
+        if Sharing.of(results.labels) is None:  # then controls tell nothing
+            results = results.rows(results.indices != NO_ARM)
         step, logs = 0.1, []
         for shift in (-step, 0.0, step):
             likelihood = deepcopy(fit.likelihood)

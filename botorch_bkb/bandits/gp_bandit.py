@@ -282,13 +282,13 @@ class GPBandit(FiniteArmBandit):
         Returns:
             ``arm``; ``mean`` and ``std``, as :meth:`predict`; ``low`` and ``high``, the
             95 % interval of the mean reward, 2.78 standard deviations to either side,
-            since errors have heavier tails than a normal distribution. That of a
-            measured arm is wider: few results say little of their noise, which has its
-            median there, and its mode in ``std``. ``probability_best``, that the arm is
-            the best of all, from joint draws, times a factor so that the most likely
-            one is calibrated, as in :meth:`progress`; and ``probability_above``, that
-            the mean reward exceeds the threshold (``probability_below`` if not
-            ``maximize``), with the noise of the interval.
+            since errors have heavier tails than a normal distribution. That of an arm
+            with results of learned noise is wider: few results say little of it, and it
+            has its median there, and its mode in ``std``. ``probability_best``, that
+            the arm is the best of all, from joint draws, times a factor so that the
+            most likely one is calibrated, as in :meth:`progress`; and
+            ``probability_above``, that the mean reward exceeds the threshold
+            (``probability_below`` if not ``maximize``), with the noise of the interval.
 
         Raises:
             InputDataError: If an arm is unknown, or a number is out of range.
@@ -313,8 +313,7 @@ class GPBandit(FiniteArmBandit):
         columns = {"arm": rows, "mean": mean, "std": variance.sqrt()}
         columns |= {"low": low, "high": high, "probability_best": share}
         if threshold is not None:
-            center, told = moments.means(rows), self._observations
-            std = surrogate.error_variances(told, moments, rows).sqrt()
+            center, std = moments.means(rows), self._error_variances(rows).sqrt()
             goal = self._observations.sign * check_number("threshold", threshold)
             gap = center - surrogate.fit.units.standardized_value(goal)
             z = gap / std.clamp_min(torch.finfo(std.dtype).tiny)
@@ -332,11 +331,35 @@ class GPBandit(FiniteArmBandit):
         surrogate, moments = self._present()
         units, sign = surrogate.fit.units, self._observations.sign
         center = moments.means(rows)
-        variance = surrogate.error_variances(self._observations, moments, rows)
-        std = (variance + noise / units.std**2).sqrt()
+        std = (self._error_variances(rows) + noise / units.std**2).sqrt()
         ends = (center + sign * k * DEVIATIONS_OF_95_PERCENT * std for k in (-1, 1))
         low, high = (sign * units.original(end) for end in ends)
         return low, high
+
+    def _error_variances(self, rows: Tensor) -> Tensor:
+        r"""Return variances of the errors of posterior means, for intervals.
+
+        Few results without repeats say little of their noise :math:`\lambda`, and the
+        fit has its mode, which is small. If the noise is its median,
+        :math:`r \lambda`, the mean of the ``n`` results of learned noise that an arm
+        has in this campaign adds :math:`(r - 1) \lambda w^2 / n` to the posterior
+        variance :math:`\sigma^2`. Its weight in the posterior mean is
+        :math:`w = \min(1, n \sigma^2 / \lambda)`.
+        """
+        surrogate, moments = self._present()
+        variances, noise = moments.variances(rows), moments.noise_variance
+        results, first_equal = self._observations.history(), self._table.first_equal
+        is_learned = results.is_own_arm & (results.noise == 0)
+        if surrogate.drifts or not is_learned.any():
+            return variances
+        ratio = surrogate.fitter.median_noise(surrogate.fit, results)
+        pulled = first_equal(results.indices[is_learned])
+        arms, counts = pulled.unique(return_counts=True)
+        place = positions_in(arms, first_equal(rows), is_ascending=True)
+        own = torch.where(place < 0, 0, counts[place]).to(variances)
+        weight = (own * variances / noise).clamp_max(1)
+        # The last factor is `w lambda / n`, also without results.
+        return variances + (ratio - 1) * weight * variances.minimum(noise / own)
 
     @locked
     def progress(self, n: int = 1, *, indices: Values | None = None) -> Progress:

@@ -247,31 +247,6 @@ class ArmSurrogate(Surrogate):
         """Return the totals of what counts, by warp and noise of the state or a fit."""
         return observations.totals(fit or self.fit, num_told, self._since)
 
-    def error_variances(
-        self, observations: Observations, moments: Posterior, rows: Tensor
-    ) -> Tensor:
-        r"""Return variances of the errors of posterior means, for intervals.
-
-        Few results without repeats say little of their noise :math:`\lambda`, and the
-        fit has its mode, which is small. If the noise is its median,
-        :math:`r \lambda`, the mean of the ``n`` results of an arm whose noise was not
-        given, which has the weight :math:`w = \min(1, n \sigma^2 / \lambda)` in the
-        posterior mean, adds :math:`(r - 1) \lambda w^2 / n` to the posterior variance
-        :math:`\sigma^2`.
-        """
-        variances, noise = moments.variances(rows), moments.noise_variance
-        results = observations.history()
-        is_learned = results.is_own_arm & (results.noise == 0)
-        if self.drifts or not is_learned.any():
-            return variances
-        ratio = self.fitter.median_noise(self.fit, results)
-        arms, counts = results.indices[is_learned].unique(return_counts=True)
-        place = positions_in(arms, rows, is_ascending=True)
-        own = torch.where(place < 0, 0, counts[place]).to(variances)
-        weight = (own * variances / noise).clamp_max(1)
-        # The last factor is `w lambda / n`, also without results.
-        return variances + (ratio - 1) * weight * variances.minimum(noise / own)
-
     @property
     def _since(self) -> float:
         """Pulls of earlier times do not count."""

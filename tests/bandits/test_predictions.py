@@ -160,6 +160,20 @@ def test_intervals_of_measured_arms_have_the_median_of_the_noise(
     np.testing.assert_allclose(table["probability_above"], above, atol=1e-4)
 
 
+def test_a_copy_of_a_measured_arm_has_its_interval_and_lone_controls_change_none():
+    arms = tables()[0][:20]
+    bandit = GPBandit(torch.cat([arms, arms]), seed=0)
+    measured = torch.arange(20, 30)
+    bandit.add_observations(measured, rewards_of(arms[:10]))
+    table = bandit.predictions([*range(10), *measured])
+    half = (table["high"] - table["low"]) / 2
+    torch.testing.assert_close(half[:10], half[10:])
+    assert (half > 3 * table["std"]).all()
+    bandit.add_observations(None, [50.0], control="DMSO")  # without groups
+    again = bandit.predictions(measured)
+    torch.testing.assert_close(again["high"], table["high"][10:])
+
+
 @pytest.mark.parametrize("maximize", [True, False])
 def test_answers_stay_within_bounds(maximize):
     """As without bounds, cut off; the bounds change no pick."""
