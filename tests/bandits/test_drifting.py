@@ -308,6 +308,15 @@ def test_a_late_result_counts_in_the_block_of_its_time():
     assert bandit.num_pulls == 5
 
 
+def test_a_reward_of_a_negative_time_does_not_count_in_the_first_block():
+    bandit = make_bandit(RGPUCB, block_size=5)
+    bandit.add_observations([0], [5.0], time=-1.0)
+    assert bandit.predict([0])[0] > 1
+    bandit.ask(1)  # at time 0
+    assert bandit.decision_time == 1
+    assert bandit.predict([0])[0] == 0
+
+
 def test_other_bad_arguments_are_refused():
     for size in (0, math.nan):
         with pytest.raises(InputDataError, match="`block_size` to be positive"):
