@@ -416,10 +416,13 @@ def _check_output(
         if results_id is not None and results_id not in frame:
             require_column(frame, args.id, path, "--id")
             frame = frame.rename(columns={args.id: results_id})
-        # One of other outcomes has the column `repeats` at least.
-        marks = args.columns_of_next, outcomes, ["repeats"]
-        is_batch = any({*names} <= {*frame} for names in marks)
-        if not is_batch:
+        # Each batch, also of other outcomes, has columns of predictions.
+        predicted = set[str]()
+        for name in frame.filter(regex="mean$"):
+            moments = {name.removesuffix("mean") + kind for kind in MOMENTS}
+            predicted |= moments if moments <= {*frame} else set()
+        is_batch = "repeats" in frame and predicted
+        if not (is_batch or {*outcomes} <= {*frame}):
             raise InputDataError("it lacks the columns of one.")
     except InputDataError as error:
         raise InputDataError(
@@ -429,10 +432,7 @@ def _check_output(
     before = frame.columns.get_loc("repeats") if "repeats" in frame else 0
     settings = [*own, *frame.columns[:before]]
     written = {results_id, args.id, *args.columns_of_next, *settings}
-    written |= {"why", "probability_feasible"}
-    for name in frame.filter(regex="mean$"):  # predictions of other outcomes
-        moments = {name.removesuffix("mean") + kind for kind in MOMENTS}
-        written |= moments if moments <= {*frame} else set()
+    written |= {"why", "probability_feasible"} | predicted
     written -= {*outcomes}
     filled = frame[[name for name in frame.columns if name not in written]]
     is_lost = filled.notna().any(axis="columns") | frame.index.isin(table.failed)

@@ -116,6 +116,15 @@ def test_a_file_of_options_that_cannot_be_read_is_an_error(text, capsys):
     assert "error: the file of options cannot be read: " in capsys.readouterr().err
 
 
+def test_a_table_of_ones_own_is_not_replaced_by_a_batch(capsys):
+    notes = "id,comment,repeats,mean\nC1,keep,2,7\n"
+    Path("next.csv").write_text(notes)
+    assert suggest("c.csv", "--batch-size=2") == 2
+    error = capsys.readouterr().err
+    assert "--output next.csv exists, and is not a batch of suggest: it lacks" in error
+    assert Path("next.csv").read_text() == notes
+
+
 def test_another_file_is_not_replaced_by_options(capsys):
     Path("next.options.txt").write_text("my notes")
     assert suggest("c.csv", "--batch-size=2") == 2
