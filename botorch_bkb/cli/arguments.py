@@ -521,6 +521,11 @@ class SuggestOptions(TableOptions, RunOptions):
         return [*self.roles] or [name for name, _ in self.objective] or [self.reward]
 
     @property
+    def has_own_results(self) -> bool:
+        """Whether the table of candidates is one of the results, too."""
+        return self.arms.resolve() in [path.resolve() for path in self.observations]
+
+    @property
     def columns_of_next(self) -> list[str]:
         """The columns of a batch, beside the ids and empty ones for results."""
         of = [f"{name}_" for name in self.roles] or [""]

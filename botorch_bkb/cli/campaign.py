@@ -323,9 +323,8 @@ def _read_arms(args: SuggestOptions, is_large: bool) -> tuple[Table, bool]:
         require_ids(arms[args.id], args.arms)
     if arms.empty:
         raise InputDataError(f"Expected at least one candidate in {args.arms}.")
-    is_own = args.arms.resolve() in [path.resolve() for path in args.observations]
-    for name, *_ in args.limit:
-        if not is_own and name in arms and arms[name].notna().all():
+    for name, *_ in () if args.has_own_results else args.limit:
+        if name in arms and arms[name].notna().all():
             raise InputDataError(
                 f"--limit names {name!r}, a column that all candidates of {args.arms} "
                 "have: it is a setting and not a result. Leave out that --limit, and "

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -236,9 +237,15 @@ def _read_result(
     if frame.columns.empty:
         raise InputDataError(f"{path} is empty. Restore its results. {first}")
     outcomes = [name for name in args.outcome_columns if name in frame]
-    if not (outcomes and args.roles):  # of several outcomes, a file may have one
-        for name in args.outcome_columns:
+    others = [f"{name}" for name in frame if name not in (*outcomes, *settings)]
+    for name in args.outcome_columns:
+        if not (outcomes and args.roles):  # of several outcomes, a file may have one
             require_column(frame, name, path, args.outcome_option)
+        if name not in frame and (like := get_close_matches(name, others, 1, 0.8)):
+            raise InputDataError(
+                f"{path} has no column {name!r}, but one with a name like it, "
+                f"{like[0]!r}. Correct that name, or add an empty column {name!r}."
+            )
     of_own = {"--noise-std": args.noise_column, "--group": args.group}
     for option, own in of_own.items():
         if own is not None and not is_earlier:

@@ -91,9 +91,7 @@ def run(args: SuggestOptions) -> None:
         return
     campaign = Campaign(args)
     own = [name for name in args.outcome_columns if name in campaign.table]
-    if own and args.arms.resolve() not in [
-        path.resolve() for path in args.observations
-    ]:
+    if own and not args.has_own_results:
         use = f". To use its results, add --observations {quoted(args.arms)}"
         note(
             f"the column {own[0]!r} of the candidates is ignored"

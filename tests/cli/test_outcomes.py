@@ -257,6 +257,12 @@ def test_each_outcome_may_have_a_file(capsys):
     assert "1 with open outcomes or in flight" in capsys.readouterr().out
     run("--maximize=yield", "--minimize=cost", results=RESULTS[["id", "yield"]], code=2)
     assert "results.csv has no column 'cost'" in capsys.readouterr().err
+    slip = RESULTS.rename(columns={"impurity": "Impurty"})
+    run(*words, results=slip, code=2)
+    error = capsys.readouterr().err
+    assert "results.csv has no column 'impurity', but one with a name like it" in error
+    assert "'Impurty'. Correct that name, or add an empty column 'impurity'." in error
+    run(*words, results=slip.assign(impurity=np.nan))
     # An earlier campaign, too. Outcomes may have any name.
     run(*LIMITED, "--earlier=yield.csv")
     run(
