@@ -364,7 +364,6 @@ def test_methods_correct_plates_as_they_say():
     assert 0 <= picks.min() <= picks.max() < 60
 
 
-@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 def test_the_peer_has_both_campaigns_and_picks_candidates_of_the_new_one():
     pool = groups.load("made_up_0")
     earlier = pool.frame.iloc[::3], pool.rewards[::3] - 100

@@ -440,7 +440,6 @@ def test_a_t_batch_copies_neither_training_data_nor_factors(
     assert largest.nbytes <= 1000 * 25 * q * 8
 
 
-@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 def test_a_model_in_training_changes_no_setting_of_other_threads(generator):
     seen = []
 

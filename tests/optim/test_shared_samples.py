@@ -204,7 +204,6 @@ FUNCTIONS = {
 
 @pytest.mark.parametrize("new_function", FUNCTIONS.values(), ids=FUNCTIONS)
 @pytest.mark.filterwarnings("ignore:qNoisyExpectedImprovement has known")
-@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 def test_batches_are_as_good_as_those_of_botorch(new_function):
     """By fresh samples; base samples differ, and with them the picks."""
     few = partial(sampler, size=64)
@@ -268,7 +267,6 @@ def test_a_model_of_several_tasks_needs_no_pending_points():
 
 
 @pytest.mark.filterwarnings("ignore:A not p.d.")
-@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 def test_several_rows_of_one_choice_are_evaluated_as_before():
     perturbed = InputPerturbation(torch.tensor([[-0.1], [0.1]]).double().expand(2, 2))
     model = SingleTaskDTCGP(X, Y, input_transform=perturbed)
