@@ -173,7 +173,8 @@ class OutcomeChoice:
         """Return the log probability that the outcomes of each arm meet all limits."""
         found = torch.zeros_like(rows, dtype=self.models[0].posterior.like.dtype)
         for model in self.models:
-            mean, std = model.moments(rows)
+            mean = model.posterior.means(rows)
+            std = model.bandit._error_variances(rows).sqrt()  # as intervals have
             low, high = (
                 torch.full_like(mean, -math.inf),
                 torch.full_like(mean, math.inf),

@@ -578,7 +578,8 @@ class OutcomesBandit(SavedBandit):
             ``arm``; for each outcome, such as ``yield``, ``yield_mean`` and
             ``yield_std``, and ``yield_low`` and ``yield_high``, the 95 % interval of
             its mean, as of ``GPBandit.predictions``; and ``probability_feasible``, that
-            the means meet all limits, by ``std``, if there are limits.
+            the means meet all limits, with the noise of these intervals, if there are
+            limits.
 
         Raises:
             InputDataError: If an arm is unknown, or an outcome has no observations.

@@ -299,6 +299,22 @@ def test_limits_of_one_outcome_are_of_one_normal_number(limits, inside):
     np.testing.assert_allclose(found, inside(values).mean(axis=0), atol=0.005)
 
 
+def test_a_limit_is_met_with_the_probability_that_its_outcome_says():
+    """Learned noise is larger there than in `std`, as it is in the printed interval."""
+    arms = random_arms(60)
+    bandit = OutcomesBandit(arms, {"a": Maximize(), "b": AtMost(0.2)}, seed=0)
+    told = torch.arange(20)
+    noise = np.random.default_rng(0).standard_normal(20)
+    values = arms[told].sum(dim=-1).sin() + 0.3 * torch.from_numpy(noise)
+    bandit.add_observations(told, {"a": values, "b": values})
+    table = bandit.predictions()
+    found = table["probability_feasible"]
+    said = bandit.outcomes["b"].predictions(threshold=0.2)["probability_below"]
+    torch.testing.assert_close(found, said)
+    gap = (table["b_mean"] - 0.2).abs() / table["b_std"]
+    assert (torch.special.ndtr(gap) - found.maximum(1 - found))[told].min() > 0
+
+
 def test_a_refused_withdrawal_names_the_outcome_and_the_remedy_works():
     bandit = campaign()
     picks = bandit.ask(2)
