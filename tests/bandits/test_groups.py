@@ -454,6 +454,16 @@ def test_predictions_are_at_the_level_of_the_results(case, seed):
         assert offsets[plate] == pytest.approx(own - level, abs=0.5)
 
 
+def test_the_level_of_groups_is_the_plain_average_whatever_their_noise():
+    """A weighted one would be that of the exact group, as if it had no offset."""
+    group, noise = ["a", "b"] * 6, torch.tensor([0.01, 4.0]).repeat(6)
+    rewards = true_rewards(ARMS)[:12] + 3.0 * (torch.arange(12) % 2)
+    bandit = make_bandit(GPBandit, ARMS, covar_module=None)
+    bandit.add_observations(range(12), rewards, group=group, noise_variance=noise)
+    units = bandit._present()[0].fit.units
+    assert units.mean == pytest.approx(rewards.mean().item())
+
+
 def test_most_of_a_plate_is_new_although_plates_differ_a_lot():
     arms = torch.rand(80, 2, generator=seeded(1)).double()
     mean = 10 * torch.sin(5 * arms[:, 0]) * torch.cos(3 * arms[:, 1])
