@@ -147,29 +147,20 @@ def outcomes_bandit(campaign: Candidates, parts: Sequence[Part]) -> OutcomesBand
     )
     results, indices = campaign.results[names].apply(to_numbers), campaign.indices
     results[ARM], results[GROUP] = indices, parts[0].own["group"].to_numpy()
-    results = _joined(results, names)
-    is_open = results[names].isna().any(axis="columns")
+    is_told = results[names].notna()
+    is_open = ~is_told.all(axis="columns")
     told, some = results[~is_open], results[is_open]
     bandit.add_observations(told[ARM], told[names], group=told[GROUP])
     for part in parts:
         add_results(bandit.outcomes[part.name], part.others)
-    bandit.add_pending(some[ARM])
+    # Rows of a candidate complete each other: each outcome may have a file.
+    of_arm = is_told[is_open].groupby(some[ARM], sort=False)
+    is_empty = ~is_told[is_open].any(axis="columns")
+    counts = of_arm.sum().max(axis="columns")
+    counts += is_empty.groupby(some[ARM], sort=False).sum()
+    bandit.add_pending(counts.index.repeat(counts))
     bandit.tell(some[ARM], some[names], group=some[GROUP])
     return bandit
-
-
-def _joined(results: pd.DataFrame, names: list[str]) -> pd.DataFrame:
-    """Return results in which rows of a candidate that complete each other are one.
-
-    They come from files of one outcome each.
-    """
-    gaps = results[names].isna()
-    is_partial = gaps.any(axis="columns") & ~gaps.all(axis="columns")
-    keys = [ARM, GROUP]
-    cells = results[is_partial].melt(keys).dropna(subset="value")
-    cells["number"] = cells.groupby([*keys, "variable"]).cumcount()
-    rows = cells.pivot(index=[*keys, "number"], columns="variable", values="value")
-    return pd.concat([results[~is_partial], rows.reset_index()])
 
 
 def predict_outcomes(

@@ -437,7 +437,10 @@ def print_summary(
     reward = args.reward_label
     num_next = int(batch["repeats"].sum())
     num_open = len(bandit.pending) - num_next
-    told = f"{len(campaign.results) - num_open:,} measurements in all, {num_open:,} "
+    num_told = len(campaign.results) - num_open
+    if args.roles:  # rows that complete each other are one measurement
+        num_told = int(bandit._used().counts.sum()) - len(bandit.pending)
+    told = f"{num_told:,} measurements in all, {num_open:,} "
     told += "with open outcomes or in flight" if args.roles else "in flight"
     print(f"{campaign.counts(bandit)}, {told}.")
     if args.roles:
@@ -508,7 +511,8 @@ def _print_fit(part: Part) -> None:
         print(f"Fit{of}: {text}.")
     if bandit.num_pulls and (args.group is not None or args.earlier):
         part.groups = describe_groups(bandit, args)
-        print(*(f"{before}{line}" for line in part.groups), sep="\n")
+        for line in part.groups:
+            print(f"{before}{line}")
     if part.held_out is not None:
         troubles.append(fit_trouble(part.held_out))
         effect = None

@@ -228,6 +228,14 @@ def test_a_failed_outcome_is_a_failed_measurement(capsys):
     assert list(pd.read_csv("next.csv")) == list(RESULTS)
 
 
+def test_outcomes_of_a_candidate_may_be_measured_on_different_days(capsys):
+    yields = RESULTS[["id", "yield"]].assign(day="Monday")
+    RESULTS[["id", "impurity"]].assign(day="Friday").to_csv("i.csv", index=False)
+    run(*LIMITED, "--observations=i.csv", "--group=day", results=yields)
+    said = "20 measurements in all, 0 with open outcomes or in flight"
+    assert said in capsys.readouterr().out
+
+
 def test_predictions_of_an_outcome_with_a_comma_can_be_replaced():
     results = RESULTS.rename(columns={"impurity": "impurity, %"})
     words = ["--maximize=yield", "--limit", "impurity, % <= 2", "--predictions=p.csv"]
