@@ -354,10 +354,13 @@ def _note_unused_columns(
 
 def _check_copies(results: pd.DataFrame, args: SuggestOptions) -> None:
     """Raise an error if most results were entered twice; name a few that were."""
-    told = results[results[args.outcome_columns].notna().all(axis="columns")]
+    outcomes = args.outcome_columns
+    told = results[results[outcomes].notna().any(axis="columns")]
     # Some tables have more columns than others, but all of them name the candidates.
     shared = [
-        str(name) for name in told if (told[name].groupby(level=0).count() > 0).all()
+        str(name)
+        for name in told
+        if name in outcomes or (told[name].groupby(level=0).count() > 0).all()
     ]
     if find_column(shared, args.results_id) is not None:
         told = told[shared]

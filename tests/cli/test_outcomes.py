@@ -228,6 +228,16 @@ def test_a_failed_outcome_is_a_failed_measurement(capsys):
     assert list(pd.read_csv("next.csv")) == list(RESULTS)
 
 
+def test_files_of_one_outcome_are_not_entered_twice(capsys):
+    for name in ("yield", "impurity"):
+        RESULTS[["id", name]].to_csv(f"{name}.csv", index=False)
+    words = [*LIMITED, "--observations=yield.csv", "--observations=impurity.csv"]
+    run(*words, results=RESULTS[["id", "yield"]], code=2)
+    assert "40 of 60 measurements are equal to another row" in capsys.readouterr().err
+    run(*words, "--replicates-are-real", results=RESULTS[["id", "yield"]])
+    assert "20 measurements in all, 20 with open outcomes" in capsys.readouterr().out
+
+
 def test_outcomes_of_a_candidate_may_be_measured_on_different_days(capsys):
     yields = RESULTS[["id", "yield"]].assign(day="Monday")
     RESULTS[["id", "impurity"]].assign(day="Friday").to_csv("i.csv", index=False)
