@@ -121,7 +121,7 @@ class Campaign:
                 f"{args.arms} has a column {taken[0]!r}, and the batch has one of its "
                 "own. Rename that of the candidates."
             )
-        told, is_failed, controls, self.last = read_results(
+        told, failures, controls, self.last = read_results(
             args, args.results_id, settings, self.columns
         )
         is_control = table[args.id].isin(args.control)
@@ -165,7 +165,7 @@ class Campaign:
         self.table = table.assign(**file.typed)
         self.rows, self.available = rows.iloc[first], available[first]
         told = Rows(results, indices, told.rewards)
-        own, self.others, failed = sort_results(told, is_failed, controls, self.ids_of)
+        own, self.others, failed = sort_results(told, failures, controls, self.ids_of)
         self.results, self.indices, self.rewards = own
         self.available[failed] = False
         self.num_failed = int((failed < self.num_candidates).sum())

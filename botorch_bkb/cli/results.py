@@ -61,13 +61,14 @@ def read_results(
     settings: Sequence[str],
     own: Sequence[str],
     words: Sequence[str] = (),
-) -> tuple[Rows, NDArray[np.bool_], Rows, Table]:
+) -> tuple[Rows, pd.DataFrame, Rows, Table]:
     """Read and check the measurements; no file, or one without rows, means none so far.
 
     Candidates are found by their ids, or by ``settings`` without ``results_id``, of
     which ``words`` are texts. Their table has the columns ``own``.
-    Returns the rows of all files, without candidates yet; which of them say that the
-    measurement failed; the rows of controls; and the last table of this campaign.
+    Returns the rows of all files, without candidates yet; whether they say that the
+    measurement failed, 1 or 0, by outcome, NaN if their file lacks it; the rows of
+    controls; and the last table of this campaign.
     """
     paths = [*args.observations, *args.earlier]
     if len({path.resolve() for path in paths}) < len(paths):
@@ -112,11 +113,17 @@ def read_results(
     _check_groups(results, args)
     _check_output(args, results, found, own)
     rewards = _read_rewards(results, args).to_numpy(dtype="float64")
-    is_failed = np.concatenate([each.frame.index.isin(each.failed) for each in tables])
+    failures = pd.concat([_failures(each, args.outcome_columns) for each in tables])
     rows = Rows(results, samples.to_numpy(), rewards)
     is_control = samples.isin(args.control).to_numpy()
-    controls = rows.where(is_control & ~is_failed)
-    return rows.where(~is_control), is_failed[~is_control], controls, last
+    controls = rows.where(is_control & ~failures.eq(1).any(axis="columns").to_numpy())
+    return rows.where(~is_control), failures[~is_control], controls, last
+
+
+def _failures(table: Table, outcomes: Sequence[str]) -> pd.DataFrame:
+    """Return whether each row failed, 1 or 0, for the outcomes that the table has."""
+    is_failed = table.frame.index.isin(table.failed).astype("float64")
+    return pd.DataFrame({name: is_failed for name in outcomes if name in table.frame})
 
 
 def _samples(
@@ -193,7 +200,7 @@ def labels(results: pd.DataFrame, name: str | None) -> pd.Series:
 
 
 def sort_results(
-    rows: Rows, is_failed: NDArray[np.bool_], controls: Rows, ids_of: Any
+    rows: Rows, failures: pd.DataFrame, controls: Rows, ids_of: Any
 ) -> tuple[Rows, list[Rows], NDArray[np.int64]]:
     """Return the results of this campaign, and those of earlier ones and controls.
 
@@ -201,9 +208,12 @@ def sort_results(
     measurement failed are returned too, and reported by their names, of ``ids_of``.
     """
     is_own = rows.results.index.get_level_values(1) == ""
-    indices, is_of_candidate = rows.indices[is_own], rows.indices >= 0
-    is_last = ~pd.Series(indices).duplicated(keep="last").to_numpy()
-    failed = indices[is_failed[is_own] & is_last & (indices >= 0)]
+    is_of_candidate = rows.indices >= 0
+    is_failed = failures.eq(1).any(axis="columns").to_numpy()
+    # The last one of each outcome: a file of another outcome may follow.
+    known = is_own & is_of_candidate
+    last = failures[known].groupby(rows.indices[known], sort=False).last()
+    failed = last.index[last.eq(1).any(axis="columns")].to_numpy(copy=True)
     if len(failed):
         note(
             f"candidates whose last measurement failed: {len(failed):,} "

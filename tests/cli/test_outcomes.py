@@ -228,6 +228,20 @@ def test_a_failed_outcome_is_a_failed_measurement(capsys):
     assert list(pd.read_csv("next.csv")) == list(RESULTS)
 
 
+def test_a_failure_counts_whichever_file_comes_last(capsys):
+    told = RESULTS.astype(object)
+    told.loc[1, "impurity"] = "failed"
+    told[["id", "impurity"]].to_csv("impurity.csv", index=False)
+    words = [*LIMITED, "--observations=impurity.csv"]
+    run(*words, results=told[["id", "yield"]])
+    assert "last measurement failed: 1 (R02)" in capsys.readouterr().out
+    # A later result of that outcome decides.
+    told[["id", "yield"]].to_csv("yield.csv", index=False)
+    words += ["--observations=yield.csv"]
+    run(*words, results=RESULTS[1:2][["id", "impurity"]])
+    assert "failed" not in capsys.readouterr().out
+
+
 def test_files_of_one_outcome_are_not_entered_twice(capsys):
     for name in ("yield", "impurity"):
         RESULTS[["id", name]].to_csv(f"{name}.csv", index=False)
