@@ -102,7 +102,8 @@ def read_results(
         require_column(results, name, Path(args.results_name), args.outcome_option)
     found = find_column(results.columns, results_id)
     samples = _samples(results, found, args)
-    used = [found, f"{samples.name}", args.round, args.group, args.noise_column]
+    used = [found, args.round, args.group, args.noise_column]
+    used += [DEFAULT_ID] * bool(args.control)
     used += ["round"] * bool(args.report)  # which has the rounds of this column
     if {*args.columns_of_next} <= {*results}:  # a batch that was filled in
         used += args.columns_of_next
@@ -130,15 +131,17 @@ def _samples(
     results: pd.DataFrame, results_id: str | None, args: SuggestOptions
 ) -> pd.Series:
     """Return the ids of results, some of them those of --control; empty without it."""
-    names = (results_id, args.id, DEFAULT_ID) if args.control else ()
-    column = next((name for name in names if name in results), None)
-    ids = pd.Series("", results.index) if column is None else results[column]
+    ids = pd.Series("", results.index)
+    names = [args.id, DEFAULT_ID] if results_id is None else [results_id]
+    names = [name for name in names if name in results]
+    if args.control and names:  # batches of numbered candidates have their column
+        ids = results[names].bfill(axis="columns").iloc[:, 0]
     for name in args.control:
         if args.observations and not ids.eq(name).any():
             raise InputDataError(
                 f"Expected results with the id {name!r} of --control in a column "
-                f"{column or DEFAULT_ID!r}, but there are none. Correct the name, or "
-                "leave out the option."
+                f"{(names or [DEFAULT_ID])[-1]!r}, but there are none. Correct the "
+                "name, or leave out the option."
             )
     return ids
 
@@ -264,7 +267,7 @@ def _read_result(
     lacks = [name for name in settings if name not in frame.columns]
     if column is not None:
         require_ids(frame[column], path, may_repeat=True)
-    elif lacks or not settings:
+    elif (lacks or not settings) and not _has_controls_alone(frame, args):
         raise InputDataError(
             f"{path} has no column {args.results_id or DEFAULT_ID!r} of ids. To find "
             f"candidates by their settings, it lacks the columns {lacks}. Name one of "
@@ -283,6 +286,13 @@ def _read_result(
         # An empty result here is a candidate, not a measurement in flight.
         return replace(table, frame=frame[is_measured | is_failed])
     return table
+
+
+def _has_controls_alone(frame: pd.DataFrame, args: SuggestOptions) -> bool:
+    """Whether all rows of a table without ids of candidates are of controls."""
+    if not args.control or DEFAULT_ID not in frame:
+        return False
+    return bool(frame[DEFAULT_ID].isin(args.control).all())
 
 
 def _check_percents(table: Table, path: Path, args: SuggestOptions) -> None:

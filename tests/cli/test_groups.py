@@ -272,6 +272,22 @@ def test_a_control_needs_a_column_of_ids_and_may_be_a_number(name, capsys):
     assert "30 measurements in all" in capsys.readouterr().out
 
 
+def test_controls_of_candidates_without_ids_may_have_a_file(bandits, capsys):
+    """A batch of these candidates, filled in, names them in a column of its own."""
+    words = ["--group=plate", "--control=DMSO"]
+    batch = suggest(None, "--group=plate", arms=GRID)
+    assert batch["candidate"].str.startswith("row ").all()
+    filled = batch.assign(reward=range(4), plate=[1, 1, 2, 2])
+    controls = pd.DataFrame({"id": "DMSO", "plate": [1, 2], "reward": [1.0, 2.0]})
+    controls.to_csv("controls.csv", index=False)
+    suggest(filled, *words, "--observations=controls.csv", arms=GRID)
+    suggest(pd.concat([filled, controls]), *words, arms=GRID)
+    for bandit in bandits[1:]:
+        rows = told(bandit.state_dict())
+        assert rows["control"].tolist() == [""] * 4 + ["DMSO"] * 2
+    assert "not used" not in capsys.readouterr().out
+
+
 def test_groups_are_whole_numbers_days_and_other_texts():
     """1.10 is not 1.1, and 2026-03-01 has a time if another day has one."""
     same = {"1": ["01"], "2": ["2.0", 2.0], "1.10": ["1.10"], "1.1": ["1.1"]}
