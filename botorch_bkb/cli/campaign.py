@@ -181,7 +181,11 @@ class Campaign:
     def check_left(self) -> None:
         """Raise an error if no candidate can be chosen; name those that look alike."""
         args, available = self.args, self.available[: self.num_candidates]
-        counts = np.bincount(self.indices, minlength=len(available))[: len(available)]
+        # Rows of some outcomes may complete each other, and the bandit counts them.
+        told = self.results[[*args.roles]].notna()
+        is_whole = (told.all(axis="columns") | ~told.any(axis="columns")).to_numpy()
+        counts = np.bincount(self.indices[is_whole], minlength=len(available))
+        counts = counts[: len(available)]
         most = args.max_repeats or len(counts) + counts.sum()
         if not (available & (counts < most)).any():
             num_done, num_failed = int(available.sum()), self.num_failed

@@ -149,6 +149,11 @@ def outcomes_bandit(campaign: Candidates, parts: Sequence[Part]) -> OutcomesBand
     results[ARM], results[GROUP] = indices, parts[0].own["group"].to_numpy()
     is_told = results[names].notna()
     is_open = ~is_told.all(axis="columns")
+    # Empty cells of the candidates' own table are no measurements in flight.
+    own = [path for path in args.observations if path.resolve() == args.arms.resolve()]
+    own_names = [name for path in own for name in (path.name, f"{path}")]
+    is_other = ~results.index.isin(own_names, level=0)
+    is_open &= results[ARM].isin(results[ARM][is_other])
     told, some = results[~is_open], results[is_open]
     bandit.add_observations(told[ARM], told[names], group=told[GROUP])
     for part in parts:

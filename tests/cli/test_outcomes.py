@@ -260,6 +260,26 @@ def test_outcomes_of_a_candidate_may_be_measured_on_different_days(capsys):
     assert said in capsys.readouterr().out
 
 
+def test_an_outcome_of_all_candidates_in_one_table_leaves_the_others_to_measure(
+    capsys,
+):
+    own = ARMS.join(measured(ARMS)[["yield", "impurity"]])
+    own["yield"] = own["yield"].where(own.index < 36)
+    own.to_csv("own.csv", index=False)
+    words = ["suggest", "own.csv", "--observations=./own.csv", *LIMITED]
+    assert main([*words, "--batch-size=4", "--max-repeats=1"]) == 0
+    assert {*pd.read_csv("next.csv")["id"]} == {*own["id"][36:]}
+    said = "36 measurements in all, 0 with open outcomes or in flight"
+    assert said in capsys.readouterr().out
+
+
+def test_repeats_of_outcomes_with_files_of_their_own():
+    whole = ARMS[["id"]].join(measured(ARMS))
+    whole[["id", "impurity"]].to_csv("i.csv", index=False)
+    words = [*LIMITED, "--observations=i.csv", "--max-repeats=2"]
+    assert len(run(*words, results=whole[["id", "yield"]])) == 4
+
+
 def test_predictions_of_an_outcome_with_a_comma_can_be_replaced():
     results = RESULTS.rename(columns={"impurity": "impurity, %"})
     words = ["--maximize=yield", "--limit", "impurity, % <= 2", "--predictions=p.csv"]
