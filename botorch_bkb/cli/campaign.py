@@ -327,13 +327,18 @@ def _read_arms(args: SuggestOptions, is_large: bool) -> tuple[Table, bool]:
         require_ids(arms[args.id], args.arms)
     if arms.empty:
         raise InputDataError(f"Expected at least one candidate in {args.arms}.")
-    for name, *_ in () if args.has_own_results else args.limit:
-        if name in arms and arms[name].notna().all():
+    limited = {name for name, *_ in args.limit}
+    for name in () if args.has_own_results else args.roles:
+        # A copy of the candidates with old results has all outcomes.
+        is_setting = name in limited or not {*args.roles} <= {*arms}
+        if is_setting and name in arms and arms[name].notna().all():
+            option = "--limit" if name in limited else args.outcome_option
             raise InputDataError(
-                f"--limit names {name!r}, a column that all candidates of {args.arms} "
-                "have: it is a setting and not a result. Leave out that --limit, and "
-                "remove the candidates beyond it, or mark them by no in a column that "
-                "you name by --available."
+                f"{option} names {name!r}, a column that all candidates of {args.arms} "
+                "have: it is a setting and not a result. Leave out that option. In "
+                "place of a limit, remove the candidates beyond it, or mark them by no "
+                "in a column that you name by --available. If it was measured too, "
+                "rename the column of the results."
             )
     return table, is_numbered
 

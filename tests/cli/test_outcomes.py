@@ -280,6 +280,20 @@ def test_repeats_of_outcomes_with_files_of_their_own():
     assert len(run(*words, results=whole[["id", "yield"]])) == 4
 
 
+@pytest.mark.parametrize("words", [["--minimize=heat"], ["--target", "heat = 50"]])
+def test_a_setting_is_no_outcome(words, capsys):
+    results = RESULTS.merge(ARMS, on="id")
+    run("--maximize=yield", *words, results=results, code=2)
+    assert "names 'heat', a column that all candidates" in capsys.readouterr().err
+    # The remedy: the result has another name.
+    words = [word.replace("heat", "final heat") for word in words]
+    run(
+        "--maximize=yield",
+        *words,
+        results=results.rename(columns={"heat": "final heat"}),
+    )
+
+
 def test_predictions_of_an_outcome_with_a_comma_can_be_replaced():
     results = RESULTS.rename(columns={"impurity": "impurity, %"})
     words = ["--maximize=yield", "--limit", "impurity, % <= 2", "--predictions=p.csv"]
