@@ -68,6 +68,9 @@ ROUNDING = 1e-9
 Numbers = NDArray[np.float64]
 # With more columns, as of descriptors, outputs have the ids alone.
 MOST_SETTINGS = 20
+# So many results of a file with the settings of other candidates have wrong ids.
+MIN_MOVED, MOST_MOVED = 3, 0.5
+NUM_MOVED = 100
 # The column that numbers the rows of a table without ids.
 ROW_COLUMN = "candidate"
 
@@ -157,7 +160,7 @@ class Campaign:
         indices = group[places]
         is_known = (indices >= 0) & (places < len(arms))
         candidates = arms.iloc[places[is_known]]
-        _compare_settings(results[is_known], candidates, settings, args)
+        _compare_settings(results[is_known], candidates, arms, settings, args)
         self.file_rows, self.candidate_of = table, group[: len(arms)]
         self.num_candidates = int(self.candidate_of.max()) + 1
         if self.num_candidates < len(table):
@@ -471,10 +474,14 @@ def _unknown_id(
 def _compare_settings(
     results: pd.DataFrame,
     own: pd.DataFrame,
+    arms: pd.DataFrame,
     settings: Sequence[str],
     args: SuggestOptions,
 ) -> None:
-    """Report results with other settings than the candidates whose ids they have."""
+    """Report results with other settings than the candidates whose ids they have.
+
+    Raise an error if most have those of another candidate: their ids are wrong.
+    """
     columns = [name for name in settings if name in results]
     differ = differing(results, own, columns)
     for name, wrong in zip(columns, differ.T, strict=True):
@@ -485,6 +492,21 @@ def _compare_settings(
                 f"{row_name(pd.Series(wrong, results.index))}, but the molecule of "
                 f"{own[args.id][wrong].iloc[0]} is {right[:80]!r} in {args.arms}. "
                 "Correct one of them."
+            )
+    has_all = results[columns].notna().all(axis="columns") & (columns == [*settings])
+    moved = pd.Series(differ.any(axis=-1), results.index)[has_all]
+    moved = moved[moved & (moved.groupby(level=0).transform("mean") > MOST_MOVED)]
+    if len(moved) >= MIN_MOVED:
+        is_shown = results.index.isin(moved.index[:NUM_MOVED])
+        others = match_settings(results[is_shown], arms, settings)
+        if (others >= 0).mean() > MOST_MOVED:
+            at = int((others >= 0).argmax())
+            raise InputDataError(
+                f"{len(moved):,} results have other settings than their candidates in "
+                f"{args.arms}: {row_name(pd.Series(True, moved.index[[at]]))} has the "
+                f"id of {own[args.id][is_shown].iloc[at]} and the settings of "
+                f"{arms[args.id].iloc[others[at]]}. Correct the ids, or remove their "
+                "column from these results: then candidates are found by settings."
             )
     if differ.any():
         counts = zip(columns, differ.sum(axis=0), strict=True)

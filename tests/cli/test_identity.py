@@ -1,6 +1,7 @@
 """Which candidate a result belongs to: the one with its id, or with its settings."""
 
 import itertools
+import re
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -112,6 +113,18 @@ def test_results_that_lack_a_setting_are_refused(suggest):
     _, said = suggest(GRID, results, code=2)
     assert "lacks the columns ['ratio']" in said
     suggest(GRID, results, "--drop", "ratio")
+
+
+def test_candidates_that_were_numbered_anew_are_noticed(suggest):
+    """Most results of a file have the settings of other candidates."""
+    moved = ARMS.sort_values(["heat", "ratio"], ascending=False)
+    moved = moved.assign(id=ARMS["id"].array)
+    results = HISTORY.assign(id=[f"K-{place}" for place in MEASURED])
+    _, said = suggest(moved, results, code=2)
+    assert re.search(
+        ": row 2 .* has the id of K-0 and the settings of K-1\\d. Corr", said
+    )
+    suggest(moved, results.drop(columns="id"))
 
 
 def test_a_setting_that_is_no_number_differs_too(suggest):
