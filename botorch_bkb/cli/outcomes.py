@@ -153,7 +153,7 @@ def outcomes_bandit(campaign: Candidates, parts: Sequence[Part]) -> OutcomesBand
     own = [path for path in args.observations if path.resolve() == args.arms.resolve()]
     own_names = [name for path in own for name in (path.name, f"{path}")]
     is_other = ~results.index.isin(own_names, level=0)
-    is_open &= results[ARM].isin(results[ARM][is_other])
+    is_open &= results[ARM].isin(results[ARM][is_open & is_other])
     told, some = results[~is_open], results[is_open]
     bandit.add_observations(told[ARM], told[names], group=told[GROUP])
     for part in parts:

@@ -271,6 +271,12 @@ def test_an_outcome_of_all_candidates_in_one_table_leaves_the_others_to_measure(
     assert {*pd.read_csv("next.csv")["id"]} == {*own["id"][36:]}
     said = "36 measurements in all, 0 with open outcomes or in flight"
     assert said in capsys.readouterr().out
+    # Later rows have both outcomes.
+    ARMS[["id"]].join(measured(ARMS))[36:38].to_csv("later.csv", index=False)
+    words += ["--observations=later.csv", "--output=n.csv", "--batch-size=2"]
+    assert main([*words, "--max-repeats=2"]) == 0
+    said = "38 measurements in all, 0 with open outcomes or in flight"
+    assert said in capsys.readouterr().out
 
 
 def test_repeats_of_outcomes_with_files_of_their_own():
