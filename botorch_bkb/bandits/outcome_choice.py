@@ -9,6 +9,7 @@ from statistics import NormalDist
 from typing import Any, NamedTuple, Self
 
 import torch
+from botorch.acquisition import utils
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
 from botorch.acquisition.multi_objective.logei import (
     qLogNoisyExpectedHypervolumeImprovement,
@@ -25,8 +26,9 @@ from botorch.utils.probability.utils import log_prob_normal_in
 from botorch.utils.sampling import manual_seed
 from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
+from typing_extensions import override
 
-from botorch_bkb.arms import ProductArms, PullCounts, PullLimits
+from botorch_bkb.arms import BitArms, ProductArms, PullCounts, PullLimits, TableArms
 from botorch_bkb.arms.product_table import ProductLimits
 from botorch_bkb.bandits.fitting import Units
 from botorch_bkb.bandits.roles import Limit, Objective, Role, Target
@@ -300,7 +302,7 @@ class OutcomeChoice:
         if len(pool):
             choices = as_dense(table.rows[pool]).double()
             baseline = torch.cat([self.measured, used.arms]).unique()
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), manual_seed(self.seed % 2**31):
                 # There may be no feasible measurement yet, which is normal.
                 warnings.filterwarnings("ignore", "When all training points are inf")
                 warnings.simplefilter("ignore", NumericalWarning)
@@ -369,13 +371,35 @@ class OutcomeChoice:
 
         with manual_seed(self.seed % 2**31):  # the baseline is pruned by samples
             if len(objectives) == 1:
-                objective = GenericMCObjective(objectives[0])
-                return qLogNoisyExpectedImprovement(objective=objective, **options)
+                options["objective"] = GenericMCObjective(objectives[0])
+                arms = self.models[0].bandit.arms
+                if not isinstance(arms, BitArms | ProductArms | TableArms):
+                    return qLogNoisyExpectedImprovement(**options)
+                some = torch.linspace(0, len(arms) - 1, 32, dtype=torch.double).long()
+                rows = as_dense(arms[some.to(baseline)]).double()
+                return _ArmImprovement(rows, **options)
             return qLogNoisyExpectedHypervolumeImprovement(
                 ref_point=self.reference.double(),
                 objective=GenericMCMultiOutputObjective(utilities),
                 **options,
             )
+
+
+class _ArmImprovement(qLogNoisyExpectedImprovement):
+    """Takes the least utility of rows where BoTorch takes random points around arms.
+
+    It does so if no arm is feasible. Between fingerprints or codes there is nothing.
+    """
+
+    def __init__(self, rows: Tensor, **options: Any) -> None:
+        self.rows = rows
+        super().__init__(**options)
+
+    @override
+    def _compute_best_feasible_objective(self, samples: Tensor, obj: Tensor) -> Tensor:
+        least = -utils.get_infeasible_cost(self.rows, self.model, self.objective)
+        options = {"constraints": self._constraints, "infeasible_obj": least}
+        return utils.compute_best_feasible_objective(samples, obj, **options)
 
 
 def _improvements(values: Tensor, cells: Tensor | None) -> Tensor:

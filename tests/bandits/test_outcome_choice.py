@@ -405,3 +405,26 @@ def test_of_arms_that_come_again_equal_ones_have_the_same_count():
     pulled = [0, 0, 0, 0, 1, 1, 2]
     bandit.add_observations(pulled, {"a": torch.linspace(0, 1, 7)})
     assert bandit.ask(2).tolist() == [2, 1]
+
+
+@pytest.mark.parametrize("kind", ["numbers", "bits", "molecules"])
+def test_a_limit_that_no_measured_arm_meets(kind):
+    """BoTorch then draws points around the arms, which fingerprints do not have."""
+    generator = torch.Generator().manual_seed(0)
+    bits = torch.randint(2, (40, 64), generator=generator, dtype=torch.uint8)
+    arms = {
+        "numbers": random_arms(40),
+        "bits": bits,
+        "molecules": ProductArms({"m": bits, "t": torch.arange(3.0).view(3, 1)}),
+    }[kind]
+    roles, results = {"a": Maximize(), "b": AtMost(-1.0)}, torch.rand(2, 8)
+    before, batches = torch.get_rng_state(), []
+    for seed in (1, 2):
+        bandit = OutcomesBandit(arms, roles, seed=0)
+        bandit.add_observations([*range(4), *range(36, 40)], dict(zip("ab", results)))
+        state = torch.manual_seed(seed).get_state()
+        batches.append(bandit.ask(3).tolist())
+        assert torch.equal(torch.get_rng_state(), state)
+    torch.set_rng_state(before)
+    assert batches[0] == batches[1]
+    assert len({*batches[0]}) == 3
