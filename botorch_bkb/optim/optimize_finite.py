@@ -136,6 +136,7 @@ def optimize_acqf_finite(
     pending = choices[:0] if X_pending is None else X_pending
     picks: list[Tensor] = []
     found: list[Tensor] = []
+    free = torch.ones_like(candidates, dtype=torch.bool)
     try:
         for step in range(q):
             if step > 0:
@@ -146,10 +147,10 @@ def optimize_acqf_finite(
                 slices = shared.slices() if shared else _slices(pool, chunk_size)
                 values = _evaluate(function, pool, candidates, slices)
             _tie_duplicates(values, candidates, duplicates)
-            if unique and picks:
-                values[torch.stack(picks)] = -torch.inf
-            picks.append(values.argmax())
-            found.append(values[picks[-1]])
+            # Values may be minus infinity, so that picked ones cannot be marked by it.
+            found.append(values[free].max())
+            picks.append((free & (values == found[-1])).nonzero()[0, 0])
+            free[picks[-1]] = not unique
             picked = pool[picks[-1]].unsqueeze(0)
             pending = torch.cat([pending, picked])
             if shared is not None:

@@ -350,3 +350,22 @@ def test_a_mean_that_rises_with_the_variance_is_not_bounded() -> None:
     found, value = optimize_acqf_finite(function, choices, chunk_size=32)
     assert found.item() == int(values.argmax())
     torch.testing.assert_close(value[0], values.max())
+
+
+def test_choices_of_value_minus_infinity_are_picked_once_too():
+    class OnlyOne(AcquisitionFunction):
+        X_pending = None
+
+        def set_X_pending(self, X_pending=None):
+            self.X_pending = X_pending
+
+        def forward(self, X):
+            return torch.where(X[..., 0, 0] > 0.5, 0.0, -torch.inf).to(X)
+
+    function = OnlyOne(GenericDeterministicModel(lambda X: X))
+    choices = column([0.1, 0.9, 0.2, 0.3])
+    indices, values = optimize_acqf_finite(function, choices, q=3)
+    assert indices.tolist() == [1, 0, 2]
+    assert values.tolist() == [0.0, -torch.inf, -torch.inf]
+    indices, _ = optimize_acqf_finite(function, choices, q=3, unique=False)
+    assert indices.tolist() == [1, 1, 1]
