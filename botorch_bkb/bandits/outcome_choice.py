@@ -91,8 +91,10 @@ class OutcomeModel(NamedTuple):
 
     def margin(self, limit: Any, values: Tensor) -> Tensor:
         """Return by how much standardized values are within a limit."""
-        bound = self.units.standardized_value(self.sign * limit.limit)
         side = math.copysign(1.0, limit.best) * self.sign
+        # A mean at a bound of the outcome may be exactly at the limit, and meets it.
+        nearest = math.nextafter(self.sign * limit.limit, -side * math.inf)
+        bound = self.units.standardized_value(nearest)
         return side * (values - bound)
 
 
@@ -189,7 +191,8 @@ class OutcomeChoice:
                     else:
                         low = torch.maximum(low, -room)
             is_empty = low >= high
-            inside = log_prob_normal_in(low.masked_fill(is_empty, -math.inf), high)
+            low = low.masked_fill(is_empty, -math.inf)
+            inside = log_prob_normal_in(low, high.masked_fill(is_empty, math.inf))
             found = found + inside.masked_fill(is_empty, -math.inf)
         return found
 

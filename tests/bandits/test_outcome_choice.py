@@ -428,3 +428,26 @@ def test_a_limit_that_no_measured_arm_meets(kind):
     torch.set_rng_state(before)
     assert batches[0] == batches[1]
     assert len({*batches[0]}) == 3
+
+
+@pytest.mark.parametrize("limit", [AtMost(0.0), AtLeast(2.0)])
+def test_a_limit_at_a_bound_is_met_by_means_at_the_bound(limit):
+    roles, bounds = {"a": Maximize(), "b": limit}, {"b": (0.0, 2.0)}
+    bandit = bandit_of(random_arms(40), roles, bounds=bounds)
+    told = {"a": torch.arange(10.0), "b": torch.full((10,), limit.limit)}
+    bandit.add_observations(range(10), told)
+    columns = bandit.predictions(range(10))
+    free = bandit_of(random_arms(40), roles)
+    free.add_observations(range(10), told)
+    expected = free.predictions(range(10))["probability_feasible"]
+    torch.testing.assert_close(columns["probability_feasible"], expected)
+    assert (expected > 0.1).all()
+
+
+@pytest.mark.parametrize("limit", [AtMost(-1.0), AtLeast(3.0)])
+def test_a_limit_beyond_a_bound_is_never_met(limit):
+    roles, bounds = {"a": Maximize(), "b": limit}, {"b": (0.0, 2.0)}
+    bandit = bandit_of(random_arms(40), roles, bounds=bounds)
+    measured(bandit, 6)
+    assert (bandit.predictions()["probability_feasible"] == 0).all()
+    assert len({*bandit.ask(4).tolist()}) == 4
