@@ -75,6 +75,9 @@ def main_effects(
     drawn = torch.arange(min(len(arms), NUM_DESCRIBED), device=arms.device)
     drawn = drawn * scattered_step(len(arms)) % len(arms)
     rows, variance = as_dense(arms[drawn]), posterior.means(drawn).var(correction=0)
+    # If results tell nothing of the arms, means differ by rounding alone.
+    rounding = (10 * torch.finfo(rows.dtype).eps) ** 2 * posterior.max_prior_variance
+    variance = variance.where(variance > rounding, torch.inf)
     # The components of a product space are crossed.
     is_product = isinstance(arms, ProductArms)
     found = MainEffects({}, {}, [] if is_product else _confounded(rows, labels))
@@ -91,7 +94,7 @@ def main_effects(
         means = responses.mean(dim=1)
         first = weights @ (means - weights @ means).square()
         total = weights @ (responses - weights @ responses).square().mean(dim=1)
-        first, total = torch.stack([first, total]).div(variance).nan_to_num(0.0)
+        first, total = torch.stack([first, total]) / variance
         found.importance[name] = {"first_order": first.item(), "total": total.item()}
         means, variances = units.original_moments(means, variances)
         shown = codes.tolist()

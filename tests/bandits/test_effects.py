@@ -217,3 +217,12 @@ def test_what_has_no_effects():
     bandit.add_observations([0, 1], [1.0, 2.0])
     found = bandit.main_effects()
     assert found.effects["molecule"]["mean"][:2].tolist() == pytest.approx([1, 2], 0.3)
+
+
+@pytest.mark.parametrize("arms", [[5, 5], [0, 1, 2, 3, 4, 5]])
+def test_results_that_tell_nothing_make_no_column_important(arms):
+    """Posterior means then differ by rounding, which is no effect of a column."""
+    bandit = GPBandit(torch.rand(15, 2, generator=seeded(), dtype=torch.double), seed=0)
+    bandit.add_observations(arms, [-0.9157, -0.8107] if arms == [5, 5] else [0.1] * 6)
+    for shares in bandit.main_effects().importance.values():
+        assert shares == {"first_order": 0.0, "total": 0.0}
