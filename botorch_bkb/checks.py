@@ -68,10 +68,11 @@ def check_number(
 
 def check_range(name: str, value: Any) -> tuple[float, float]:
     """Return the least and the largest value, perhaps infinite; all if None."""
-    low, high = (-math.inf, math.inf) if value is None else value
-    holds = as_number(low) < as_number(high)
+    ends = (-math.inf, math.inf) if value is None else value
+    ends = [as_number(end) for end in ends] if np.iterable(ends) else []
+    holds = len(ends) == 2 and ends[0] < ends[1]
     _require(holds, name, "two numbers, the smaller one first", value)
-    return float(low), float(high)
+    return ends[0], ends[1]
 
 
 def check_positive(name: str, value: Any, remedy: str = "") -> None:

@@ -366,7 +366,8 @@ class Observations:
         columns = (told.indices, told.scores, told.asked)
         pulls = list(map(Pull, *(column.tolist() for column in columns)))
         place_in = {"": -1} | {name: at for at, name in enumerate(self.labels)}
-        wanted = [place_in.get(campaign or ""), place_in.get(control or "")]
+        given = {"campaign": campaign, "control": control}.items()
+        wanted = [place_in.get(check_labels(*one, 1)[0]) for one in given]
         arms = self._checked_arms(indices) if control is None else [NO_ARM]
         for place, labels in reversed(list(enumerate(told.labels[:, 1:].tolist()))):
             if labels == wanted:

@@ -401,8 +401,9 @@ class _ArmImprovement(qLogNoisyExpectedImprovement):
     @override
     def _compute_best_feasible_objective(self, samples: Tensor, obj: Tensor) -> Tensor:
         least = -utils.get_infeasible_cost(self.rows, self.model, self.objective)
-        options = {"constraints": self._constraints, "infeasible_obj": least}
-        return utils.compute_best_feasible_objective(samples, obj, **options)
+        return utils.compute_best_feasible_objective(
+            samples, obj, self._constraints, infeasible_obj=least
+        )
 
 
 def _improvements(values: Tensor, cells: Tensor | None) -> Tensor:

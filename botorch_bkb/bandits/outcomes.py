@@ -145,14 +145,13 @@ class OutcomesBandit(SavedBandit):
         seed: int | None = None,
     ) -> None:
         self.roles = checked_roles(outcomes)
-        kernels, noises = dict(covar_module or {}), dict(noise_variance or {})
+        kernels = self._by_name("covar_module", covar_module)
+        noises = self._by_name("noise_variance", noise_variance)
+        limits = self._by_name("bounds", bounds)
         self.reference_point = {
             name: check_number("reference_point", value)
-            for name, value in dict(reference_point or {}).items()
+            for name, value in self._by_name("reference_point", reference_point).items()
         }
-        limits = dict(bounds or {})
-        for given in (kernels, noises, limits, self.reference_point):
-            self._check_names(given)
         goals = [name for name, _ in objectives_of(self.roles)]
         for name in self.reference_point:
             if name not in goals or len(goals) == 1:
@@ -220,6 +219,17 @@ class OutcomesBandit(SavedBandit):
     def _forget_posteriors(self) -> None:
         for bandit in self.outcomes.values():
             bandit._forget_posteriors()
+
+    def _by_name(self, option: str, given: Any) -> dict[str, Any]:
+        """Return what outcomes were given by name; raise if one is unknown."""
+        given = {} if given is None else given
+        if not hasattr(given, "keys"):  # a frame has them, too
+            raise InputDataError(
+                f"Expected `{option}` by outcome, a dictionary with some of "
+                f"{[*self.roles]}, but got {given!r}."
+            )
+        self._check_names(dict(given))
+        return dict(given)
 
     def _check_names(self, names: Mapping[str, Any]) -> None:
         strange = [name for name in names if name not in self.roles]
@@ -339,8 +349,8 @@ class OutcomesBandit(SavedBandit):
                 f"Expected `results` of the outcomes {[*self.roles]} by name, such as "
                 f"a dictionary or a DataFrame, but got {results!r}."
             )
-        results, noises = dict(results), dict(noise_variance or {})
-        self._check_names(results | noises)
+        results, noises = dict(results), self._by_name("noise_variance", noise_variance)
+        self._check_names(results)
         if not noises.keys() <= results.keys():
             raise InputDataError(
                 f"Expected noise variances of the outcomes {[*results]} of these "

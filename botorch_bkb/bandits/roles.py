@@ -128,6 +128,11 @@ def checked_roles(
 ) -> dict[str, tuple[Role, ...]]:
     """Return the roles of each outcome; raise unless one to four are objectives."""
     roles: dict[str, tuple[Role, ...]] = {}
+    if not isinstance(outcomes, Mapping):
+        raise InputDataError(
+            "Expected `outcomes` with the role of each by name, such as `{'yield': "
+            f"Maximize()}}`, but got {outcomes!r}."
+        )
     for name, given in dict(outcomes).items():
         own: Any = (given,) if isinstance(given, Role) else given
         is_list = isinstance(own, Sequence) and not isinstance(own, str) and len(own)

@@ -417,11 +417,12 @@ def test_a_limit_that_no_measured_arm_meets(kind):
         "bits": bits,
         "molecules": ProductArms({"m": bits, "t": torch.arange(3.0).view(3, 1)}),
     }[kind]
-    roles, results = {"a": Maximize(), "b": AtMost(-1.0)}, torch.rand(2, 8)
+    roles = {"a": Maximize(), "b": AtMost(-1.0)}
+    results = {name: torch.rand(8, generator=generator) for name in roles}
     before, batches = torch.get_rng_state(), []
     for seed in (1, 2):
         bandit = OutcomesBandit(arms, roles, seed=0)
-        bandit.add_observations([*range(4), *range(36, 40)], dict(zip("ab", results)))
+        bandit.add_observations([*range(4), *range(36, 40)], results)
         state = torch.manual_seed(seed).get_state()
         batches.append(bandit.ask(3).tolist())
         assert torch.equal(torch.get_rng_state(), state)

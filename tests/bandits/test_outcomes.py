@@ -214,6 +214,7 @@ def test_words_and_plates():
         ({"a": "max"}, "'a' to have a role"),
         ({"a": [Maximize(), Minimize()]}, "one objective of the outcome 'a'"),
         ({"a": []}, "'a' to have a role"),
+        (["a"], "the role of each by name"),
     ],
 )
 def test_roles_are_checked(outcomes, match):
@@ -253,6 +254,14 @@ def test_numbers_of_roles_are_checked(make):
 def test_options_are_by_outcome():
     with pytest.raises(InputDataError, match=r"among \['yield', 'cost'\].*'price'"):
         OutcomesBandit(ARMS, ROLES, noise_variance={"price": 1.0})
+    options = {"covar_module": rbf(), "noise_variance": 0.1, "bounds": (0, 1)}
+    for option, value in (options | {"reference_point": [0.0]}).items():
+        with pytest.raises(InputDataError, match=f"`{option}` by outcome.*'yield'"):
+            OutcomesBandit(ARMS, ROLES, **{option: value})
+    told = pd.DataFrame({"yield": [1.0], "cost": [2.0]})
+    with pytest.raises(InputDataError, match="`noise_variance` by outcome"):
+        campaign().add_observations([20], told, noise_variance=0.1)
+    campaign().add_observations([20], told, noise_variance=told)
     with pytest.raises(InputDataError, match="`reference_point` to be a number"):
         OutcomesBandit(ARMS, ROLES, reference_point={"cost": np.nan})
     roles = {"yield": Maximize(), "cost": AtMost(1.0)}

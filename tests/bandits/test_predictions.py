@@ -191,7 +191,9 @@ def test_answers_stay_within_bounds(maximize):
     assert bandit.progress(4).expected_rise == 0  # the best mean is at the bound
 
 
-@pytest.mark.parametrize("bounds", [(1.0, 0.0), (0.0, math.nan), ("0", 1.0)])
+@pytest.mark.parametrize(
+    "bounds", [(1.0, 0.0), (0.0, math.nan), ("0", 1.0), 5.0, (0.0, 1.0, 2.0)]
+)
 def test_bounds_are_two_numbers(bounds):
     with pytest.raises(InputDataError, match="two numbers, the smaller one first"):
         GPBandit(tables()[0], bounds=bounds)
