@@ -12,7 +12,8 @@ candidates are measured, the bandit says
   draws (`held`);
 - by how much the batch raises the best posterior mean, in standard deviations of the
   rewards over the pool (`rise`);
-- the 95 % intervals of the candidates without measurement (`inside`).
+- the 95 % intervals of the candidates without measurement (`inside`), of the measured
+  ones (`inside_measured`), and of that with the best mean among these (`inside_best`).
 
 In a second campaign every batch is a plate: its offset has a standard deviation of half
 of the rewards' one, and the bandit gets `group=`. What is true is that of the average
@@ -115,6 +116,7 @@ def play(pool: Pool, seed: int, num_candidates: int, offsets: float) -> pd.DataF
         truth = pool.rewards + levels[k - 1]
         inside = (truth >= table["low"]) & (truth <= table["high"])
         before = table["mean"].max() - levels[k - 1]
+        leader = bandit.best_arm()
         batch = bandit.ask(BATCH_SIZE)
         bandit.tell(batch, laboratory.measure(batch) + shifts[k], group=plates[k])
         rise = bandit.predict()[0].max() - levels[k] - before
@@ -132,6 +134,10 @@ def play(pool: Pool, seed: int, num_candidates: int, offsets: float) -> pd.DataF
                 "rise": rise / pool.deviation,
                 "inside_said": 0.95,
                 "inside": inside[is_new].double().mean(),
+                "inside_measured_said": 0.95,
+                "inside_measured": inside[~is_new].double().mean(),
+                "inside_best_said": 0.95,
+                "inside_best": inside[leader],
             }
         )
     return pd.DataFrame(rows).map(float)
@@ -161,7 +167,7 @@ def calibration(rows: pd.DataFrame) -> pd.DataFrame:
         fitted = fit_platt(name, rows)._asdict()
         table = binned(said, rows[name] > 0, bins)
         tables.append(table.assign(statement=name, **fitted))
-    for name in ("rise", "inside"):
+    for name in ("rise", "inside", "inside_measured", "inside_best"):
         table = binned(rows[f"{name}_said"], rows[name], [rows["offsets"]])
         tables.append(table.assign(statement=name))
     table = pd.concat(tables, ignore_index=True)
