@@ -75,7 +75,7 @@ def main_effects(
     drawn = torch.arange(min(len(arms), NUM_DESCRIBED), device=arms.device)
     drawn = drawn * scattered_step(len(arms)) % len(arms)
     rows, variance = as_dense(arms[drawn]), posterior.means(drawn).var(correction=0)
-    # If results tell nothing of the arms, means differ by rounding alone.
+    # If results do not distinguish arms, means differ by rounding alone.
     rounding = (10 * torch.finfo(rows.dtype).eps) ** 2 * posterior.max_prior_variance
     variance = variance.where(variance > rounding, torch.inf)
     # The components of a product space are crossed.
