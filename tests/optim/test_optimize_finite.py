@@ -356,10 +356,12 @@ def test_choices_of_value_minus_infinity_are_picked_once_too():
     class OnlyOne(AcquisitionFunction):
         X_pending = None
 
-        def set_X_pending(self, X_pending=None):
+        def set_X_pending(  # type: ignore[explicit-override]
+            self, X_pending=None
+        ):
             self.X_pending = X_pending
 
-        def forward(self, X):
+        def forward(self, X):  # type: ignore[explicit-override]
             return torch.where(X[..., 0, 0] > 0.5, 0.0, -torch.inf).to(X)
 
     function = OnlyOne(GenericDeterministicModel(lambda X: X))
