@@ -178,7 +178,8 @@ class OutcomeChoice:
         found = torch.zeros_like(rows, dtype=self.models[0].posterior.like.dtype)
         for model in self.models:
             mean = model.posterior.means(rows)
-            std = model.bandit._error_variances(rows).sqrt()  # as intervals have
+            # That of intervals, so that they do not contradict the probability.
+            std = model.bandit._error_variances(rows).sqrt()
             low, high = (
                 torch.full_like(mean, -math.inf),
                 torch.full_like(mean, math.inf),

@@ -68,7 +68,8 @@ ROUNDING = 1e-9
 Numbers = NDArray[np.float64]
 # With more columns, as of descriptors, outputs have the ids alone.
 MOST_SETTINGS = 20
-# So many results of a file with the settings of other candidates have wrong ids.
+# So many results, and such a share of a file, with the settings of other candidates
+# have wrong ids. A search for these takes time: it is made for the first ones.
 MIN_MOVED, MOST_MOVED = 3, 0.5
 NUM_MOVED = 100
 # The column that numbers the rows of a table without ids.
