@@ -345,7 +345,8 @@ class Bandit(SavedBandit):
             control: The name of the sample of each result, or one for all, which is not
                 an arm and is measured in several groups.
             arms: A ``q x d`` tensor or frame of the features of the measured arms. Rows
-                that the table lacks join it as retired arms.
+                that the table lacks join it as retired arms. Over a product space, a
+                ``q x n`` tensor of their values' positions in the lists.
         """
         time = self._checked_time(time, noise_variance, group, campaign, control)
         check_one(indices=indices, control=control, arms=arms)

@@ -169,7 +169,9 @@ class Campaign:
         self.table = table.assign(**file.typed)
         self.rows, self.available = rows.iloc[first], available[first]
         told = Rows(results, indices, told.rewards)
-        own, self.others, failed = sort_results(told, failures, controls, self.ids_of)
+        own, self.others, failed = sort_results(
+            told, failures, controls, self.ids_of, args
+        )
         self.results, self.indices, self.rewards = own
         self.available[failed] = False
         self.num_failed = int((failed < self.num_candidates).sum())

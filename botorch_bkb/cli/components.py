@@ -97,7 +97,9 @@ class Products:
         positions = [_places(own, results[name]) for name, own in lists.items()]
         indices = self.arms.numbers(torch.from_numpy(np.stack(positions, axis=-1)))
         rows = told._replace(indices=indices.numpy())
-        own, self.others, failed = sort_results(rows, failures, controls, self.ids_of)
+        own, self.others, failed = sort_results(
+            rows, failures, controls, self.ids_of, args
+        )
         self.results, self.indices, self.rewards = own
         self.features = Features(self.arms, None, names)
         self.failed = torch.from_numpy(failed)

@@ -203,12 +203,17 @@ def labels(results: pd.DataFrame, name: str | None) -> pd.Series:
 
 
 def sort_results(
-    rows: Rows, failures: pd.DataFrame, controls: Rows, ids_of: Any
+    rows: Rows,
+    failures: pd.DataFrame,
+    controls: Rows,
+    ids_of: Any,
+    args: SuggestOptions,
 ) -> tuple[Rows, list[Rows], NDArray[np.int64]]:
     """Return the results of this campaign, and those of earlier ones and controls.
 
-    Results of no candidate (-1) and failed ones are left out. The candidates whose last
-    measurement failed are returned too, and reported by their names, of ``ids_of``.
+    Results of no candidate (-1), failed ones, and those that were entered again with
+    more outcomes are left out. The candidates whose last measurement failed are
+    returned too, and reported by their names, of ``ids_of``.
     """
     is_own = rows.results.index.get_level_values(1) == ""
     is_of_candidate = rows.indices >= 0
@@ -224,12 +229,42 @@ def sort_results(
             "chosen. Remove the rows of failed measurements to let these candidates be "
             "chosen again"
         )
-    is_told = is_of_candidate & ~is_failed
+    is_told = is_of_candidate & ~is_failed & ~_is_completed(rows, args)
     return (
         rows.where(is_told & is_own),
         [rows.where(is_told & ~is_own), controls],
         failed,
     )
+
+
+def _is_completed(rows: Rows, args: SuggestOptions) -> NDArray[np.bool_]:
+    """Return which rows with open outcomes were entered again with more outcomes.
+
+    Another row of the candidate and of the same group then has all their results.
+    """
+    is_completed = np.zeros(len(rows.indices), dtype="bool")
+    if len(args.roles) < 2 or args.replicates_are_real:
+        return is_completed
+    table = rows.results[[*args.roles]].apply(to_numbers)
+    is_known = table.notna()
+    is_open = is_known.any(axis="columns") & ~is_known.all(axis="columns")
+    campaign = table.index.get_level_values(1)
+    of_row = [rows.indices, labels(rows.results, args.group).array, campaign]
+    for known in is_known[is_open].drop_duplicates().to_numpy():
+        own = (is_known == known).all(axis="columns").to_numpy()
+        more = is_known.loc[:, known].all(axis="columns").to_numpy() & ~own
+        columns = [*of_row, *table.loc[:, known].to_numpy().T]
+        again = pd.MultiIndex.from_arrays([column[more] for column in columns])
+        cells = pd.MultiIndex.from_arrays([column[own] for column in columns])
+        is_completed[own] = cells.isin(again)
+    if is_completed.any():
+        first = row_name(pd.Series(is_completed, table.index))
+        note(
+            f"{is_completed.sum():,} results with open outcomes were entered again "
+            f"with more outcomes, such as {first}. The row with more counts alone. "
+            "Pass --replicates-are-real if they are separate measurements"
+        )
+    return is_completed
 
 
 def _read_result(

@@ -144,7 +144,8 @@ def reward_column(column: pd.Series, *, may_be_empty: bool) -> pd.Series:
         wrong = strange if strange.any() else wrong
     if wrong.any():
         cell = column[wrong].iloc[0]
-        shown = "an empty cell" if pd.isna(cell) else repr(str(cell))
+        empty = "an empty cell, or a word such as failed,"  # which becomes one
+        shown = empty if pd.isna(cell) else repr(str(cell))
         more = f" More such rows: {wrong.sum() - 1:,}." if wrong.sum() > 1 else ""
         only = re.fullmatch(
             r"(?:ca\.?|[<>≤≥=~≈\s])*([0-9]+(?:[.,][0-9]+)?)(?:[%+]|\s+[^\s\d]+)?",

@@ -252,6 +252,24 @@ def test_files_of_one_outcome_are_not_entered_twice(capsys):
     assert "20 measurements in all, 20 with open outcomes" in capsys.readouterr().out
 
 
+def test_a_row_that_is_entered_again_when_complete_counts_once(capsys):
+    first = RESULTS.assign(impurity=np.nan, day="Monday")
+    again = RESULTS[:5].assign(day="Friday")
+    again.loc[4, "yield"] += 1  # another measurement of that candidate
+    results = pd.concat([first, again])
+    picks = run(*LIMITED, results=results)
+    said = capsys.readouterr().out
+    assert "4 results with open outcomes were entered again" in said
+    assert "such as row 2" in said
+    assert "5 measurements in all, 16 with open outcomes or in flight" in said
+    # Without those rows all is the same.
+    pd.testing.assert_frame_equal(picks, run(*LIMITED, results=results[4:]))
+    assert "entered again" not in capsys.readouterr().out
+    # The remedy.
+    run(*LIMITED, "--replicates-are-real", results=results)
+    assert "5 measurements in all, 20 with open" in capsys.readouterr().out
+
+
 def test_outcomes_of_a_candidate_may_be_measured_on_different_days(capsys):
     yields = RESULTS[["id", "yield"]].assign(day="Monday")
     RESULTS[["id", "impurity"]].assign(day="Friday").to_csv("i.csv", index=False)

@@ -151,7 +151,11 @@ def test_repetitions_are_campaigns_of_their_own(table, capsys):
     [
         ({"gain": 1.0}, [], "'gain' to vary, but it is constant. Drop it if"),
         ({"gain": "high"}, [], "'gain' has 'high' in row 2"),
-        ({"gain": [np.nan, *range(59)]}, [], "'gain' has an empty cell in row 2 ("),
+        (
+            {"gain": [np.nan, *range(59)]},
+            [],
+            "'gain' has an empty cell, or a word such as failed, in row 2 (",
+        ),
         ({}, ["--max-repeats=2", "--horizon=121"], "allows 120 measurements of"),
     ],
 )
