@@ -19,6 +19,7 @@ from gpytorch.kernels import ProductKernel, RBFKernel
 from botorch_bkb import AtMost, GPBandit, Maximize, Minimize, OutcomesBandit
 from botorch_bkb.arms import ProductArms
 from botorch_bkb.bandits import BoxBandit, fitting, ThompsonPolicy
+from botorch_bkb.bandits.observations import NO_ARM
 from botorch_bkb.checks import check_labels
 from tests.bandits import (
     LEARNED,
@@ -217,13 +218,14 @@ def test_fits_have_the_likelihood_of_the_dense_process(options, table):
     assert fitter._evidence(fit, results) == pytest.approx(expected, rel=1e-8)
 
 
-def test_a_fit_to_few_results_has_some_of_each_campaign(monkeypatch):
+def test_a_fit_to_few_results_has_some_of_each_campaign_and_controls(monkeypatch):
     monkeypatch.setattr(fitting, "MAX_FIT_ARMS", 9)
     bandit = told(**LEARNED)
     bandit.ask()
     surrogate, observations = bandit._surrogate, bandit._observations
     few = surrogate.fitter._few_arms(observations.history())
     assert set(few.labels[:, 1].tolist()) == {*observations.told.labels[:, 1].tolist()}
+    assert (few.indices == NO_ARM).any()  # controls tell how groups differ
     assert surrogate.latest_fit(observations) is surrogate.fit
 
 
