@@ -7,7 +7,7 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, Field, field, fields
 from inspect import get_annotations
 from itertools import chain
 from pathlib import Path
@@ -578,15 +578,21 @@ COMMANDS: dict[str, tuple[type, str, str, str | None]] = {
 }
 
 
-def _kinds() -> dict[str, dict[str, Any]]:
-    """Return what argparse knows of each option."""
-    options = [each for name, _, *_ in COMMANDS.values() for each in fields(name)]
+def flags_of(command: type) -> dict[str, Field[Any]]:
+    """Return the fields of the options of a command by their flags, its own first."""
+    known = {each.name: each for each in fields(command)}
+    names = dict.fromkeys(chain.from_iterable(map(get_annotations, command.__mro__)))
     return {
-        each.metadata.get("flag") or f"--{each.name.replace('_', '-')}": (
-            each.metadata.get("kind", {})
-        )
-        for each in options
+        known[name].metadata["flag"] or f"--{name.replace('_', '-')}": known[name]
+        for name in names
+        if name in known and known[name].metadata
     }
+
+
+def _kinds() -> dict[str, dict[str, Any]]:
+    """Return what argparse knows of each option of all commands."""
+    found = [flags_of(command) for command, *_ in COMMANDS.values()]
+    return {flag: own.metadata["kind"] for each in found for flag, own in each.items()}
 
 
 def by_option(words: Sequence[str]) -> list[list[str]]:
@@ -671,11 +677,6 @@ def build_parser() -> argparse.ArgumentParser:
         command._negative_number_matcher = re.compile(r"-\.?\d")
         # An option that takes one value is refused if it is given twice.
         command.register("action", None, _StoreOnce)
-        known = {each.name: each.metadata for each in fields(options)}
-        # Those of the command itself come first.
-        names = chain.from_iterable(map(get_annotations, options.__mro__))
-        for dest in dict.fromkeys(names):
-            if "flag" in known.get(dest, {}):
-                flag = known[dest]["flag"] or f"--{dest.replace('_', '-')}"
-                command.add_argument(flag, **known[dest]["kind"])
+        for flag, each in flags_of(options).items():
+            command.add_argument(flag, **each.metadata["kind"])
     return parser

@@ -7,7 +7,7 @@ import io
 import platform
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import combinations
 from typing import Any
@@ -27,7 +27,7 @@ from botorch_bkb.bandits import GPBandit
 from botorch_bkb.bandits.fitting import MIN_PULLS_TO_FIT
 from botorch_bkb.bandits.outcome_choice import MOST_PRODUCTS
 from botorch_bkb.bandits.roles import Limit, objectives_of, Target
-from botorch_bkb.cli.arguments import SuggestOptions
+from botorch_bkb.cli.arguments import flags_of, SuggestOptions
 from botorch_bkb.cli.components import Candidates
 from botorch_bkb.cli.diagnosis import (
     HeldOut,
@@ -277,11 +277,7 @@ def _assumed(campaign: Candidates, parts: Sequence[Part]) -> dict[str, Any]:
     packages = botorch_bkb, botorch, gpytorch, torch
     versions = [f"{package.__name__} {package.__version__}" for package in packages]
     assumed["versions"] = ", ".join([*versions, f"Python {platform.python_version()}"])
-    flags = {
-        each.name: each.metadata["flag"] or f"--{each.name.replace('_', '-')}"
-        for each in fields(SuggestOptions)
-        if "flag" in each.metadata
-    }
+    flags = {each.name: flag for flag, each in flags_of(SuggestOptions).items()}
     assumed["date"] = f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}"
     return assumed | {
         flags[name]: getattr(value, "name", value)
