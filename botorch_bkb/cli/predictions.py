@@ -12,7 +12,7 @@ from torch import Tensor
 
 from botorch_bkb.bandits import GPBandit
 from botorch_bkb.bandits.progress import DEVIATIONS_OF_95_PERCENT
-from botorch_bkb.cli.arguments import SuggestOptions
+from botorch_bkb.cli.arguments import MOMENTS, SuggestOptions
 from botorch_bkb.cli.components import Candidates
 from botorch_bkb.cli.tables import in_digits_of
 from botorch_bkb.tables.columns import listing, to_numbers
@@ -30,6 +30,20 @@ CERTAIN = 2.0
 EQUAL = 1e-6
 
 
+def moments(bandit: GPBandit, arms: Any) -> pd.DataFrame:
+    """Return ``MOMENTS`` of the mean rewards of ``n`` arms, by arm."""
+    rows = torch.tensor(arms)
+    (mean, variance), ends = bandit.predict(rows), bandit._interval(rows)
+    columns = zip(MOMENTS, (mean, variance.sqrt(), *ends), strict=True)
+    return pd.DataFrame({name: each.numpy() for name, each in columns}, rows.numpy())
+
+
+def best_measured(bandit: GPBandit, campaign: Candidates) -> dict[str, Any]:
+    """Return the ``id`` and the ``MOMENTS`` of the best measured candidate."""
+    found = moments(bandit, [bandit.best_arm()])
+    return {"id": campaign.ids_of(found.index)[0], **found.iloc[0]}
+
+
 def describe_batch(
     bandit: GPBandit, picks: Tensor, campaign: Candidates, is_fitted: bool
 ) -> pd.DataFrame:
@@ -40,39 +54,33 @@ def describe_batch(
     kernel and noise are fitted.
     """
     repeats = pd.Series(picks.cpu().numpy()).value_counts(sort=False)
-    arms = torch.tensor(repeats.index.to_numpy())
     batch = repeats.to_frame("repeats")
     batch.insert(0, campaign.args.id, campaign.ids_of(repeats.index))
     if not is_fitted:
-        batch = batch.assign(mean=np.nan, std=np.nan, low=np.nan, high=np.nan)
+        batch = batch.assign(**dict.fromkeys(MOMENTS, np.nan))
         return batch.assign(why="spread out: no model yet")
-    (mean, variance), (low, high) = bandit.predict(arms), bandit._interval(arms)
-    std = variance.sqrt()
-    columns = {"mean": mean, "std": std, "low": low, "high": high}
-    batch = batch.assign(**{name: column.numpy() for name, column in columns.items()})
-    return batch.assign(why=_reasons(bandit, arms, mean, std))
+    found = moments(bandit, repeats.index.to_numpy())
+    return batch.join(found).assign(why=_reasons(bandit, found))
 
 
-def _reasons(bandit: GPBandit, arms: Tensor, mean: Tensor, std: Tensor) -> list[str]:
+def _reasons(bandit: GPBandit, found: pd.DataFrame) -> list[str]:
     """Return why each arm was chosen: for its mean, or for its uncertainty."""
-    best = bandit.predict(torch.tensor([bandit.best_arm()]))[0].item()
-    ahead = mean - best if bandit.maximize else best - mean
+    best = moments(bandit, [bandit.best_arm()])["mean"].item()
+    sign = 1 if bandit.maximize else -1
     measured = {*bandit.observed_arms.tolist()}
     of = "so far" if measured else "prediction"
     reasons = []
-    # The interval may be narrower than ±, by the warp or bounds of results.
-    low, high = bandit._interval(arms)
-    may_beat = high > best if bandit.maximize else low < best
-    told = arms, mean, std, ahead, may_beat
-    columns = (column.tolist() for column in told)
-    for arm, m, s, gap, could_beat in zip(*columns, strict=True):
-        half, goal = DEVIATIONS_OF_95_PERCENT * s, in_digits_of(best, s)
-        seen = f"{in_digits_of(m, s)} ± {in_digits_of(half, s)}"
+    for arm, mean, std, low, high in found.itertuples(name=None):
+        half, goal = DEVIATIONS_OF_95_PERCENT * std, in_digits_of(best, std)
+        seen = f"{in_digits_of(mean, std)} ± {in_digits_of(half, std)}"
+        is_as_good = sign * (mean - best) >= -EQUAL * std
+        # The interval may be narrower than ±, by the warp or bounds of results.
+        could_beat = high > best if bandit.maximize else low < best
         if arm in measured:
-            may_win = could_beat or gap >= -EQUAL * s
+            may_win = could_beat or is_as_good
             why = "and may still be the best" if may_win else "improves the model"
             reasons.append(f"repeat: measured before, {why}")
-        elif gap >= -EQUAL * s:
+        elif is_as_good:
             reasons.append(f"promising: {seen}, best {of} {goal}")
         elif could_beat:
             reasons.append(f"uncertain: {seen}, could beat {goal}")
@@ -131,13 +139,12 @@ def when_to_stop(
     said = bandit.progress(indices=picks)
     rise, best = said.expected_rise, said.best_arms
     names = listing(campaign.ids_of(best.numpy()), NUM_BEST_SHOWN)
-    leader, sign = torch.tensor([bandit.best_arm()]), 1 if bandit.maximize else -1
-    mean, variance = bandit.predict(leader)
-    means = np.append(batch["mean"], mean)
-    most = sign * mean + DEVIATIONS_OF_95_PERCENT * variance.sqrt()
+    leader, sign = best_measured(bandit, campaign), 1 if bandit.maximize else -1
+    means, std = np.append(batch["mean"], leader["mean"]), leader["std"]
+    most = sign * leader["mean"] + DEVIATIONS_OF_95_PERCENT * std
     seen = np.append(sign * campaign.rewards, most)
     best_mean, better = (sign * means).max(), "raise" if bandit.maximize else "lower"
-    digits = max(rise, variance.sqrt().item() / 10)
+    digits = max(rise, std / 10)
     now, then = (
         in_digits_of(sign * each, digits) for each in (best_mean, best_mean + rise)
     )

@@ -37,7 +37,7 @@ from botorch_bkb.cli.diagnosis import (
 )
 from botorch_bkb.cli.effects import batch_places, ColumnEffects
 from botorch_bkb.cli.features import Features
-from botorch_bkb.cli.predictions import best_hits, settings_shown
+from botorch_bkb.cli.predictions import best_hits, best_measured, settings_shown
 from botorch_bkb.cli.results import labels, Rows, told
 from botorch_bkb.cli.tables import in_digits_of
 from botorch_bkb.integrations.chem import draw_molecules
@@ -206,12 +206,7 @@ def report_page(
         nearest = nearest_measured(bandit, arms, own)
         picks["nearest"] = campaign.ids_of(nearest["arm"])
         picks[["similarity", "measured"]] = nearest[["similarity", "mean"]].to_numpy()
-        best = bandit.best_arm()
-        where, (name,) = torch.tensor([best]), campaign.ids_of([best])
-        (mean, variance), (low, high) = bandit.predict(where), bandit._interval(where)
-        numbers = {"mean": mean, "low": low, "high": high, "std": variance.sqrt()}
-        content["best"] = {key: value.item() for key, value in numbers.items()}
-        content["best"]["id"] = name
+        content["best"] = best_measured(bandit, campaign)
     places, words = batch_places(parts, campaign, batch.index.to_numpy())
     if words:
         width, height = (1.4 + WORD_HEIGHT * len(own) for own in words.values())

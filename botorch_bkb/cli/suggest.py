@@ -52,6 +52,7 @@ from botorch_bkb.cli.outcomes import (
     recommended,
 )
 from botorch_bkb.cli.predictions import (
+    best_measured,
     describe_batch,
     describe_groups,
     predictions_table,
@@ -447,15 +448,12 @@ def print_summary(
         stop = recommended(bandit, campaign, fitted)
         print(*stop, sep="\n")
     elif fitted and len(bandit.observed_arms):
-        best = bandit.best_arm()
-        (name,) = campaign.ids_of([best])
-        where = torch.tensor([best])
-        (mean, variance), ends = bandit.predict(where), bandit._interval(where)
-        std = variance.sqrt().item()
-        mean, *ends = (in_digits_of(each.item(), std) for each in (mean, *ends))
+        best = best_measured(bandit, campaign)
+        numbers = (best[name] for name in ("mean", "low", "high"))
+        mean, low, high = (in_digits_of(each, best["std"]) for each in numbers)
         print(
-            f"Best measured so far: {name}, mean {reward} {mean} "
-            f"(95 %: {' to '.join(ends)})."
+            f"Best measured so far: {best['id']}, mean {reward} {mean} "
+            f"(95 %: {low} to {high})."
         )
         stop = when_to_stop(bandit, batch, campaign)
         print("When to stop:", *stop)
