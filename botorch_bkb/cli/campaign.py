@@ -275,30 +275,26 @@ class Campaign:
         self, batch: pd.DataFrame, picks: Tensor
     ) -> tuple[pd.DataFrame, CsvFormat | None]:
         """Return the table that `suggest` writes, and the format of a CSV file."""
-        args, form = self.args, self.form
+        args, form, own = self.args, self.form, self._settings()
         if args.per_measurement:
             places, columns = picks.numpy(), list(self.last.frame.columns)
             batch = pd.DataFrame(index=range(len(picks)))
             form = self.last.form or form
+            # An earlier table may have no ids.
+            id_column = find_column(columns, self.results_id or args.results_id)
+            if args.with_columns or not args.observations:
+                # After the id, or after the columns of RESULTS.
+                at = len(columns) if args.observations else int(id_column is not None)
+                columns[at:at] = [name for name in own if name not in columns]
         else:
-            places = batch.index.to_numpy()
-            columns = list(batch.columns)
-            batch = batch.reset_index(drop=True)
+            places, columns = batch.index.to_numpy(), list(batch.columns)
+            id_column, batch = args.id, batch.reset_index(drop=True)
+            columns[1:1] = own
             if form is not None and form.encoding != "utf-8":
                 # Every program reads this encoding.
                 form = replace(form, encoding="utf-8-sig")
-        name: str | None = args.id
-        if args.per_measurement:  # an earlier table may have no ids
-            name = find_column(columns, self.results_id or args.results_id)
-        if name is not None:
-            batch[name] = self.table[args.id].iloc[places].array
-        own = self._settings()
-        if not args.per_measurement:
-            columns[1:1] = own
-        elif args.with_columns or not args.observations:
-            # After the id, or after the columns of RESULTS.
-            at = len(columns) if args.observations else int(name is not None)
-            columns[at:at] = [name for name in own if name not in columns]
+        if id_column is not None:
+            batch[id_column] = self.table[args.id].iloc[places].array
         own = [name for name in own if name in columns and name not in batch.columns]
         batch = pd.concat([batch, self._cells(own, places)], axis="columns")
         return batch.reindex(columns=columns), form
@@ -584,10 +580,7 @@ def _as_numbers(
 
     Words are numbered, and their range is 0. The range of equal numbers is the number.
     """
-    told, own = (
-        np.empty((len(results), len(columns))),
-        np.empty((len(arms), len(columns))),
-    )
+    told, own = (np.empty((len(table), len(columns))) for table in (results, arms))
     widths = np.zeros(len(columns))
     for n, name in enumerate(columns):
         if is_numeric(arms[name]):
