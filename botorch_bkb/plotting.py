@@ -175,9 +175,8 @@ def plot_arm_values(
         circles.set(facecolor="none", edgecolor="C3", label="pulls")
     if inducing is not None:
         axes.plot(x[inducing], y[inducing], "kx", markersize=5, label="inducing arms")
-    figure = axes.get_figure(root=True)
-    if label is not None and figure is not None:
-        figure.colorbar(shown, ax=axes, label=label)
+    if label is not None:
+        axes.figure.colorbar(shown, ax=axes, label=label)
     axes.set_aspect("equal")
     return tidy_axes(axes)
 

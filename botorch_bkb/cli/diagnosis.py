@@ -370,8 +370,6 @@ def _predict_by_loo(
 
 def has_spread(rewards: Tensor) -> bool:
     """Whether ``n`` rewards differ by more than rounding."""
-    if len(rewards) < 2:
-        return False
     largest = (rewards - rewards.mean()).square().max()
     # Squares of tiny rewards are zero.
     return bool(largest > (1e-12 * rewards.abs().max()).square())

@@ -103,13 +103,8 @@ def run(args: SuggestOptions) -> None:
     _suggest(campaign)
 
 
-def _matching(pattern: str) -> list[str]:
-    """Return the files of a pattern, that of round 10 after that of round 9."""
-    return sorted(glob.glob(pattern), key=_numbered)
-
-
 def _numbered(name: str | Path) -> list[Any]:
-    """Return a key that sorts names by the numbers in them."""
+    """Return a key that sorts names by the numbers in them: round 9, then round 10."""
     parts = re.split("([0-9]+)", f"{name}")
     return [int(part) if n % 2 else part for n, part in enumerate(parts)]
 
@@ -132,12 +127,11 @@ def _check_options(args: SuggestOptions) -> None:
     # leaves patterns as they are. Excel locks a table by a file ~$.
     if args.observations == sorted(args.observations):
         args.observations.sort(key=_numbered)
-    args.observations = [
-        Path(name)
-        for path in args.observations
-        for name in (not path.exists() and _matching(f"{path}")) or [f"{path}"]
-        if not Path(name).name.startswith("~$")
-    ]
+    paths: list[Path] = []
+    for path in args.observations:
+        names = [] if path.exists() else sorted(glob.glob(f"{path}"), key=_numbered)
+        paths += list(map(Path, names)) or [path]
+    args.observations = [path for path in paths if not path.name.startswith("~$")]
     if (args.arms is None) == (not args.component):
         raise InputDataError(
             "Expected either a table CANDIDATES or lists of components (--component), "
@@ -309,8 +303,7 @@ def _suggest(campaign: Candidates) -> None:
         page = report_page(bandit, campaign, batch, parts, stop)
         args.report.write_text(page, encoding="utf-8")
         print(f"Wrote {args.report}")
-    if args.words:
-        _write_options(args)
+    _write_options(args)
 
 
 def _choose(bandit: Any, campaign: Candidates) -> Tensor:
