@@ -11,7 +11,6 @@ import streamlit
 import torch
 from streamlit.testing.v1 import AppTest
 
-from botorch_bkb import __main__ as command_line
 from botorch_bkb.__main__ import main
 from botorch_bkb.cli import app
 from tests.cli.tables import ARMS, cell, csv, excel, RESULTS
@@ -227,15 +226,6 @@ def test_what_fails_otherwise_is_shown(monkeypatch, saved):
     page = opened(("arms.csv", csv(ARMS)))
     asked(page.multiselect(key="maximize").set_value(["reward"]).run())
     assert page.code[0].value == "Traceback\nOops: no memory"
-
-
-def test_the_page_needs_an_extra(monkeypatch, capsys):
-    missing = monkeypatch.setattr
-    missing(command_line, "find_spec", lambda name: None if name == "streamlit" else 1)
-    assert main(["app"]) == 2
-    error = capsys.readouterr().err
-    assert "needs streamlit, which is not installed" in error
-    assert 'pip install "botorch_bkb[app]"' in error
 
 
 def test_the_page_is_served_on_this_computer_only(monkeypatch):

@@ -61,12 +61,16 @@ def test_a_warning_is_one_line(monkeypatch):
     assert warnings.formatwarning is before
 
 
-def test_a_missing_extra_is_named(monkeypatch, capsys):
-    monkeypatch.setattr(command_line, "REQUIRED_MODULES", ("pandas", "no_such_module"))
-    assert main(["demo"]) == 2
+@pytest.mark.parametrize(
+    ("command", "name", "extra"),
+    [("demo", "jinja2", "cli"), ("app", "streamlit", "app")],
+)
+def test_a_missing_extra_is_named(command, name, extra, monkeypatch, capsys):
+    monkeypatch.setattr(command_line, "find_spec", lambda each: each != name or None)
+    assert main([command]) == 2
     error = capsys.readouterr().err
-    assert "needs no_such_module, which is not installed" in error
-    assert 'pip install "botorch_bkb[cli]"' in error
+    assert f"needs {name}, which is not installed" in error
+    assert f'pip install "botorch_bkb[{extra}]"' in error
 
 
 def test_names_that_the_output_cannot_show_are_replaced(monkeypatch):
