@@ -10,50 +10,12 @@ from hypothesis import strategies as st
 
 from botorch_bkb.cli.features import feature_table
 from botorch_bkb.tables.columns import read_table
-from tests.cli.tables import ARMS, cell, csv, NUM_ARMS, parquet, RESULTS, suggest
+from tests.cli.tables import ARMS, csv, parquet, RESULTS, suggest
 
 
 # Those of a fit to damaged tables; elsewhere warnings are errors.
 pytestmark = pytest.mark.filterwarnings("ignore")
 numbers = st.integers(0, 10**6)
-
-
-def read(arms, results):
-    """Return code, what was said and the batch; in a folder of its own."""
-    with tempfile.TemporaryDirectory() as name:
-        return suggest(Path(name), arms, results)
-
-
-# Damage in a known place --------------------------------------------------------------
-
-# What is written into a cell, and what the line must say besides row and column.
-BAD_FEATURES = {
-    "": "has an empty cell in",
-    "inf": "has the number inf, beyond 1e+100, in",
-    "1e150": "has the number 1e+150, beyond 1e+100, in",
-    "12o": "'12o'",
-    "1,5": "'1,5'",
-}
-
-
-@given(
-    row=st.integers(0, NUM_ARMS - 1),
-    column=st.sampled_from(["heat", "load"]),
-    text=st.sampled_from(sorted(BAD_FEATURES)),
-    blanks=st.booleans(),
-)
-@settings(max_examples=15)
-def test_a_bad_feature_is_named_by_row_and_column(row, column, text, blanks):
-    content, counted = csv(cell(column, text, row)), row + 2
-    if blanks:
-        content, counted = content.replace(b"\n", b"\n\n"), 2 * row + 3
-    code, said, _ = read(content, csv(RESULTS))
-    assert code == 2
-    for part in (f"row {counted} of arms.csv ", f"'{column}'", BAD_FEATURES[text]):
-        assert part in said
-
-
-# Damage of the whole table ------------------------------------------------------------
 
 
 def broken(content, place, kind, byte):

@@ -270,6 +270,13 @@ REFUSED = {
             "has no id in row 26 ",
         ),
         "an id that is taken for a gap": (csv(cell("id", "NA")), "has no id in row 7 "),
+        **{
+            f"a setting of {number}": (
+                csv(cell("heat", number)),
+                f"'heat' has the number {number}, beyond 1e+100, in row 7 of arms.csv",
+            )
+            for number in ("inf", "1e+150")
+        },
     },
     "The suffix of the name must be that of its kind": {
         "a Parquet file by another name": (b"PAR1" + PLAIN, "or a Parquet file"),
