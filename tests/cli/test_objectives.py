@@ -112,13 +112,6 @@ def test_wrong_objectives_lose_nothing(words, match, capsys):
     assert output.read_text() == "id,repeats\nR00,1\n"
 
 
-@pytest.mark.parametrize("text", ["yield", "yield:big:0:1", "yield:max:0", "y:max:a:1"])
-def test_a_malformed_objective_is_shown(text, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        run("--objective", text)
-    assert f"such as yield:max:0:100, but got {text!r}" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("mark", [None, 9999])
 def test_marks_in_an_outcome_are_named(mark, capsys):
     """A score, which ends at 1, hides them: the candidate would be the best."""

@@ -11,7 +11,6 @@ import pytest
 from botorch_bkb import AtLeast, AtMost, Maximize, Minimize, OutcomesBandit, Target
 from botorch_bkb.__main__ import main
 from botorch_bkb.bandits import rbf_to_learn
-from botorch_bkb.cli.arguments import build_parser
 from tests.cli.test_report import assert_self_contained
 
 
@@ -112,12 +111,6 @@ def test_one_outcome_is_a_reward(words, same):
     pd.testing.assert_frame_equal(
         run(*words, results=results), run(*same, results=results)
     )
-
-
-def test_simulate_keeps_the_flag():
-    parser = build_parser()
-    args = parser.parse_args(["simulate", "--minimize", "t.csv", "--reward", "y"])
-    assert (args.minimize, args.table) == (True, Path("t.csv"))
 
 
 @pytest.mark.usefixtures("full_fits")
@@ -420,43 +413,3 @@ def test_what_is_refused_has_a_remedy_that_works(name, capsys):
     elif remedy.get("more"):
         more = remedy["more"].replace("COLUMN", "yield").replace("X", "50")
         run(*LIMITED, *shlex.split(more), results=results)
-
-
-@pytest.mark.parametrize(
-    ("words", "match"),
-    [
-        (
-            ["--limit", "impurity = 2"],
-            'such as "impurity <= 2", but got \'impurity = 2',
-        ),
-        (
-            ["--limit", "impurity <= two"],
-            "expected COLUMN <= NUMBER or COLUMN >= NUMBE",
-        ),
-        (["--target", "viscosity"], r'"viscosity = 350 \+- 10", but got \'viscosity\''),
-        (["--target", "x = 3 +- -1"], "expected COLUMN = NUMBER or COLUMN = NUMBER"),
-        (
-            ["--objective", "x:target:350"],
-            'For a target, pass --target "viscosity = 350"',
-        ),
-    ],
-)
-def test_malformed_options_are_shown(words, match, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        run(*words)
-    assert re.search(match, capsys.readouterr().err)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "value"),
-    [
-        ("limit", "ee % ≥ -50.5", ("ee %", ">=", -50.5)),
-        ("limit", "a<b<3", ("a<b", "<=", 3.0)),
-        ("target", "pH=7±0.5", ("pH", 7.0, 0.5)),
-        ("target", "a=b=7", ("a=b", 7.0, 0.0)),
-        ("target", "x = 1e3 +/- 2", ("x", 1000.0, 2.0)),
-    ],
-)
-def test_values_of_options(name, text, value):
-    args = build_parser().parse_args(["suggest", "t.csv", f"--{name}", text])
-    assert getattr(args, name) == [value]

@@ -213,12 +213,6 @@ def test_what_cannot_be_written_is_said_first(words, message, folder, capsys):
     assert not (folder / "next.csv").exists()
 
 
-def test_a_threshold_is_a_number(capsys):
-    with pytest.raises(SystemExit):
-        suggest("--predictions=p.csv", "--threshold=inf")
-    assert "expected a number, but got 'inf'" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_only_files_of_earlier_runs_are_replaced(kind, folder, capsys, bandits):
     files = {
