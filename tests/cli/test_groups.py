@@ -297,10 +297,15 @@ def test_groups_are_whole_numbers_days_and_other_texts():
         assert {*labels(pd.DataFrame({"plate": cells}), "plate")} == {name}
 
 
-def test_rows_per_measurement_have_ids_although_the_earlier_table_has_none():
-    OLD.drop(columns="id").to_csv("old.csv", index=False)
-    words = ["--earlier=old.csv", "--per-measurement"]
-    assert suggest(None, *words)["id"].isin(ARMS["id"]).all()
+@pytest.mark.parametrize(
+    ("results", "old"),
+    [(None, OLD.drop(columns="id")), (OF_ARMS, OLD.rename(columns={"id": "ID"}))],
+    ids=["no ids", "other name"],
+)
+def test_an_earlier_table_does_not_name_the_ids_of_rows_to_fill_in(results, old):
+    old.to_csv("old.csv", index=False)
+    batch = suggest(results, "--earlier=old.csv", "--per-measurement")
+    assert batch["id"].isin(ARMS["id"]).all()
 
 
 def test_earlier_results_alone_need_no_standard_deviations():

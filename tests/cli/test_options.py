@@ -192,12 +192,3 @@ def test_candidates_after_the_options_stay_in_the_file_of_options(words, capsys)
     assert main(["suggest", *words]) == 0
     said = capsys.readouterr().out
     assert "12 candidates, 6 of them measured" in said
-
-
-def test_the_results_of_an_earlier_table_do_not_name_the_ids(capsys):
-    fill("r.csv", 0, [3.0, 5.0, 4.0, 9.0])
-    old = CANDIDATES[4:8].assign(**{"yield in %": [3.0, 4.0, 5.0, 6.0]})
-    old.rename(columns={"id": "ID"}).to_csv("e.csv", index=False)
-    words = ["--observations=r.csv", "--earlier=e.csv", "--per-measurement"]
-    assert suggest("c.csv", *words, "--batch-size=3") == 0
-    assert pd.read_csv("next.csv")["id"].isin(CANDIDATES["id"]).all()

@@ -407,12 +407,15 @@ CORRECTED: Remedies = {
         lambda table, found: table.assign(sd="0.5%"),
         "--noise-std=sd",
     ),
-    "no standard deviation": (
-        FEW.assign(sd=[1.0, 0.0, 1.5]),
-        r"has '0.0' in row 3 .*or leave the cell empty",
-        lambda table, found: table.replace(0.0, np.nan),
-        "--noise-std=sd",
-    ),
+    **{
+        f"the standard deviation {cell}": (
+            FEW.assign(sd=[1.0, cell, 1.5]),
+            f"'sd' of --noise-std has '{cell}' in row 3 .*or leave the cell empty if",
+            lambda table, found: table.assign(sd=[1.0, np.nan, 1.5]),
+            "--noise-std=sd",
+        )
+        for cell in (0.0, "low")
+    },
     "copies": (
         TWICE,
         r"Remove the copies if results were entered twice",

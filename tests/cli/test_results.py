@@ -68,15 +68,6 @@ def test_standard_deviations_of_results_are_known_noise(bandits):
     pd.testing.assert_frame_equal(pd.read_csv("n.csv"), batch)
 
 
-def test_a_word_is_no_standard_deviation(capsys):
-    stds = [1, "low", 1, 1, 1, 1, 1]
-    suggest(RESULTS.assign(sd=stds), "--noise-std", "sd", code=2)
-    error = capsys.readouterr().err
-    assert "'sd' of --noise-std has 'low' in row 3 " in error
-    assert "leave the cell empty if it is not known" in error
-    assert not Path("next.csv").exists()
-
-
 TWICE = pd.concat([RESULTS, RESULTS])
 
 
