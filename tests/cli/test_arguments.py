@@ -1,3 +1,5 @@
+from math import inf
+
 import pytest
 
 from botorch_bkb.cli.arguments import build_parser
@@ -18,6 +20,8 @@ def parsed(*words):
         ("separator", "|", "|"),
         ("cyclic", "a = b = 24", [("a = b", 24.0)]),
         ("bounds", "-100:.5", [("", -100.0, 0.5)]),
+        ("bounds", "a=b = 0:", [("a=b", 0.0, inf)]),
+        ("component", "acid = a,b=c", [("acid", "a,b=c")]),
         ("threshold", "-1e-3", -0.001),
         ("limit", "ee % ≥ -50.5", [("ee %", ">=", -50.5)]),
         ("limit", "a<b<3", [("a<b", "<=", 3.0)]),
@@ -39,6 +43,18 @@ def test_values_of_options(name, text, value):
         (["--num-bits", "x"], "argument --num-bits: expected a whole number"),
         (["--confidence", "-1"], "expected 0 or more"),
         (["--threshold", "inf"], "expected a number, but got 'inf'"),
+        *(
+            (
+                ["--bounds", text],
+                f"such as 0:100, yield=0:100, or 0: without an upper "
+                f"bound, but got {text!r}",
+            )
+            for text in ("5", "5:5", "a:b", "y=1")
+        ),
+        *(
+            (["--component", text], f"or NAME=VALUE,VALUE, but got {text!r}")
+            for text in ("acid", "acid=", "=a,b")
+        ),
         *(
             (["--cyclic", text], "expected COLUMN=PERIOD with a number above 0, such")
             for text in ("hour", "=24", "hour=0", "hour=inf", "hour=day")

@@ -99,6 +99,7 @@ def test_scores_are_rewards(capsys):
         (["--objective", "yield:min:0:1"], "to have a column of its own"),
         (["--objective", "std:min:0:1"], "column 'std', which the batch has"),
         (["--log-reward"], "--log-reward does not go with --objective"),
+        (["--noise-std", "sd"], "deviation of one outcome, not of the score. Leave it"),
         (["--reward", "yield"], "--reward does not go with --objective"),
     ],
 )

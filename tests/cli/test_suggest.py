@@ -1,4 +1,5 @@
 import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -129,6 +130,12 @@ def test_candidates_measured_or_in_flight_are_not_repeated(capsys):
     assert (batch["repeats"] == 1).all()
     said = "10 of them measured, 10 measurements in all, 10 in flight"
     assert said in capsys.readouterr().out
+
+
+def test_candidates_are_in_a_table(failed):
+    error = failed(given=["armz.csv"])
+    assert "There is no table at armz.csv. Correct the name." in error
+    assert not Path("next.csv").exists()
 
 
 def test_files_of_the_wrong_kind_are_refused_before_the_work(failed):
@@ -275,13 +282,14 @@ def test_log_reward_is_as_if_the_table_had_logarithms(capsys):
     results = measure(list(range(30)))
     spread = results["reward"] - results["reward"].mean()
     powers = results.assign(reward=10 ** (spread / spread.std()))
-    batch = suggest(powers, "--log-reward", "--minimize")
+    batch = suggest(powers, "--log-reward", "--minimize", "--bounds=0.001:1000")
     said = "".join(capsys.readouterr())
     assert "the model is fitted to log10(reward)" in said
     assert "mean log10(reward) " in said
     assert "decades" not in said
     results["reward"] = np.log10(powers["reward"])
-    pd.testing.assert_frame_equal(batch, suggest(results, "--minimize"))
+    expected = suggest(results, "--minimize", "--bounds=-3:3")
+    pd.testing.assert_frame_equal(batch, expected)
     # Percentages over decades are right as they are.
     results["reward"] = np.linspace(0.5, 95, 30)
     suggest(results)
