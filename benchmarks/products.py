@@ -110,7 +110,7 @@ def run(args: argparse.Namespace, record: Record) -> None:
         FILE,
         Run._fields,
         wanted,
-        lambda one: in_own_process(play, one, *how).result(),
+        lambda one: in_own_process(play, one, *how),
     )
     groups = rows.groupby(["problem", "method", "evaluations"], sort=False)
     seeds = groups.agg(seeds=("seed", "nunique"), worst_hits=("hits", "min"))

@@ -131,7 +131,7 @@ def run(args: argparse.Namespace, record: Record) -> None:
             folder = Path(name)
             write_library(folder, number)
             for place in places:
-                row = in_own_process(ask, place, folder, args).result()
+                row = in_own_process(ask, place, folder, args)
                 picks.append(row.pop("picks"))
                 load = os.getloadavg()[0]
                 rows.append({"arms": number, "place": place, **row, "load": load})

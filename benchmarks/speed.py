@@ -34,8 +34,10 @@ on, and the exit code is 1. `--device cuda` runs on a GPU. Writes `speed.csv`.
 from __future__ import annotations
 
 import argparse
+import traceback
 from collections.abc import Callable
 from statistics import median
+from textwrap import shorten
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,7 +61,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from benchmarks.bbkb import new_bandit, play
-from benchmarks.measure import in_own_process, Outcome, peak_memory, seconds_of
+from benchmarks.measure import in_own_process, peak_memory, seconds_of
 from benchmarks.problems import load_problem, NOISE_STD
 from benchmarks.record import Record
 from botorch_bkb import BBKB, GPBandit
@@ -475,13 +477,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, record: Record) -> None:
     """Time the tasks; write and print a row per task."""
-    outcomes: dict[str, list[Outcome]] = {name: [] for name in args.tasks}
+    outcomes: dict[str, list[Measured | str]] = {name: [] for name in args.tasks}
     for _ in range(1 if args.smoke else args.repeats):
         for name, found in outcomes.items():
             task = TASKS[name]
             task = task._replace(sizes=task.small) if args.smoke else task
             how = task, args.device, args.threads
-            found.append(in_own_process(measure, *how, max_seconds=args.max_seconds))
+            try:
+                one = in_own_process(measure, *how, max_seconds=args.max_seconds)
+            except Exception as error:
+                traceback.print_exc()
+                one = shorten(f"{type(error).__name__}: {error}", 70)
+            found.append(one)
     rows = {name: _summary(found) for name, found in outcomes.items()}
     for name, row in rows.items():
         stock = TASKS[name].stock
@@ -493,10 +500,11 @@ def run(args: argparse.Namespace, record: Record) -> None:
         raise SystemExit(1)
 
 
-def _summary(outcomes: list[Outcome]) -> dict[str, Any]:
-    values: list[Measured] = [one.value for one in outcomes if one.failure is None]
+def _summary(outcomes: list[Measured | str]) -> dict[str, Any]:
+    """Return the row of a task, given what each repeat took, or its error."""
+    values = [one for one in outcomes if isinstance(one, Measured)]
     if not values:
-        return {"seconds": float("nan"), "reached": outcomes[-1].failure}
+        return {"seconds": float("nan"), "reached": outcomes[-1]}
     return {
         "seconds": median(one.seconds for one in values),
         "MiB": max(one.mib for one in values),
