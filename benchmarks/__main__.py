@@ -27,7 +27,6 @@ NAMES = (
     "progress",
     "regret",
     "scale",
-    "screening",
     "soak",
     "speed",
 )

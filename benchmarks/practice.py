@@ -28,7 +28,6 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -114,7 +113,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="standard deviation of the noise, as a share of the rewards'",
     )
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument(
+        "--methods", nargs="+", choices=METHODS, default=[*PEERS, *OURS]
+    )
     add_run_arguments(parser, 5)
 
 
@@ -142,31 +143,18 @@ def run(args: argparse.Namespace, record: Record) -> None:
         for pool in pools
         for method in args.methods
     ]
-    methods = {name: METHODS[name] for name in args.methods}
-    play_all(wanted, pools, protocols, methods, record, args.again)
-
-
-def play_all(
-    wanted: Sequence[Run],
-    pools: Mapping[str, Pool],
-    protocols: Mapping[str, Protocol],
-    methods: Mapping[str, PlayerFactory],
-    record: Record,
-    again: bool = False,
-) -> None:
-    """Play what is not there, write and print the tables."""
     rows = RowFile(record.folder / "rows.csv", keys=Run._fields)
 
     def play_one(one: Run) -> pd.DataFrame:
-        return play(one, pools[one.pool], protocols[one.protocol], methods[one.method])
+        return play(one, pools[one.pool], protocols[one.protocol], METHODS[one.method])
 
     try:
-        rows.play_missing(wanted, play_one, record.origin, again=again)
+        rows.play_missing(wanted, play_one, record.origin, again=args.again)
     finally:
         table = rows.table()
         table = table[table["pool"].isin(pools) & table["protocol"].isin(protocols)]
         if len(table):
-            ours = [name for name in methods if name not in PEERS]
+            ours = [name for name in args.methods if name not in PEERS]
             tables = write_tables(table, tuple(protocols), record.folder, ours)
             for name, shown in tables.items():
                 print(f"\n{name}")

@@ -23,6 +23,9 @@ descriptors.
 
 PHYSBO (3.2.1, if it is installed) chooses by Thompson sampling with 500 random
 features, on standardized columns and rewards, and learns hyperparameters at every ask.
+
+`suggest, counts` and `suggest, bits` are the command with `--kernel tanimoto`, without
+and with `--bits`. They need molecules, and are played if they are named.
 """
 
 from __future__ import annotations
@@ -55,9 +58,16 @@ from torch import Tensor
 from torch.distributions import Normal
 from typing_extensions import override
 
-from benchmarks.pools import Candidates, for_bandits, one_hot, SMILES, words_of
+from benchmarks.pools import (
+    Candidates,
+    fingerprints,
+    for_bandits,
+    one_hot,
+    SMILES,
+    words_of,
+)
 from botorch_bkb import GPBandit
-from botorch_bkb.arms import TableArms
+from botorch_bkb.arms import BitArms, TableArms
 from botorch_bkb.bandits import ThompsonPolicy
 from botorch_bkb.cli.suggest import SuggestLoop
 
@@ -99,7 +109,7 @@ class Peer(ABC):
 
     def _seed(self) -> int:
         """Draw a seed: BoTorch's samplers and retries use torch's global generator."""
-        return int(torch.randint(2**31, (1,), generator=self.generator))
+        return _seed(self.generator)
 
 
 class Uniform(Peer):
@@ -374,10 +384,21 @@ if find_spec("physbo") is not None:
 
 def suggest(arms: Candidates, generator: torch.Generator) -> Player:
     """Return the command `suggest`, called for one batch after another."""
-    seed = int(torch.randint(2**31, (1,), generator=generator))
     arms = for_bandits(arms)
     table = TableArms(arms) if isinstance(arms, pd.DataFrame) else arms
-    return SuggestLoop(table, seed=seed)
+    return SuggestLoop(table, seed=_seed(generator))
+
+
+def suggest_by_fragments(
+    arms: pd.DataFrame, generator: torch.Generator, most: int
+) -> Player:
+    """Return the same without descriptors, of counts that are cut."""
+    fragments = fingerprints(arms).clamp_max(most)
+    return SuggestLoop(BitArms.of(fragments), seed=_seed(generator), kernel="tanimoto")
+
+
+def _seed(generator: torch.Generator) -> int:
+    return int(torch.randint(2**31, (1,), generator=generator))
 
 
 OURS: dict[str, PlayerFactory] = {
@@ -386,4 +407,9 @@ OURS: dict[str, PlayerFactory] = {
     "GPBandit, Thompson": partial(BanditPlayer, policy=ThompsonPolicy()),
     "suggest": suggest,
 }
-METHODS = PEERS | OURS
+# Only of molecules.
+BY_FRAGMENTS: dict[str, PlayerFactory] = {
+    "suggest, counts": partial(suggest_by_fragments, most=255),
+    "suggest, bits": partial(suggest_by_fragments, most=1),
+}
+METHODS = PEERS | OURS | BY_FRAGMENTS
