@@ -13,8 +13,8 @@ measurements so far (`cumulative_regret`), in standard deviations over the pool;
 number of distinct candidates; the seconds of asking, telling and recommending since the
 batch before, fits included.
 
-Every finished run, one of a pool, protocol, noise, method and seed, is appended to
-`rows.csv` and not run again, so a run that was killed continues. With another commit's
+Every finished run, one of a pool, protocol, noise, method and seed, is appended to the
+rows and not run again, so a run that was killed continues. With another commit's
 defaults take another folder, or `--again`. `--seeds 0` only makes the tables and the
 picture that `benchmarks/practice_tables.py` describes. `--page` makes those of the
 docs from the rows that are kept in `benchmarks/results/practice`, and runs nothing.
@@ -45,11 +45,11 @@ from benchmarks.pools import (
 from benchmarks.practice_methods import METHODS, OURS, PEERS, PlayerFactory
 from benchmarks.practice_tables import write_summary, write_tables
 from benchmarks.record import PAGE, print_table, Record, RESULTS
-from benchmarks.rows import add_run_arguments, RowFile
+from benchmarks.rows import add_run_arguments, finished_rows
 
 
 NOISES = (0.0, 0.05, 0.5)
-ROWS = RESULTS / "practice" / "rows.csv.gz"
+FILE = "practice/rows.csv.gz"
 
 
 @dataclass(frozen=True)
@@ -121,14 +121,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, record: Record) -> None:
     """Run what is left, then write and print."""
-    if args.page:
-        table = RowFile(ROWS, keys=Run._fields).table()
-        tables = write_tables(table, tuple(PROTOCOLS), ROWS.parent, tuple(OURS))
-        write_summary(table, tables, PAGE)
-        return
-    pools = (
-        smoke_pools() if args.smoke else load_pools(args.pools or names_of(args.part))
-    )
+    pools = {}
+    if not args.page:
+        names = args.pools or names_of(args.part)
+        pools = smoke_pools() if args.smoke else load_pools(names)
     protocols = {
         name: SMOKE_PROTOCOL if args.smoke else PROTOCOLS[name]
         for name in args.protocols
@@ -143,22 +139,23 @@ def run(args: argparse.Namespace, record: Record) -> None:
         for pool in pools
         for method in args.methods
     ]
-    rows = RowFile(record.folder / "rows.csv", keys=Run._fields)
 
     def play_one(one: Run) -> pd.DataFrame:
         return play(one, pools[one.pool], protocols[one.protocol], METHODS[one.method])
 
-    try:
-        rows.play_missing(wanted, play_one, record.origin, again=args.again)
-    finally:
-        table = rows.table()
-        table = table[table["pool"].isin(pools) & table["protocol"].isin(protocols)]
-        if len(table):
-            ours = [name for name in args.methods if name not in PEERS]
-            tables = write_tables(table, tuple(protocols), record.folder, ours)
-            for name, shown in tables.items():
-                print(f"\n{name}")
-                print_table(shown)
+    table = finished_rows(args, record, FILE, Run._fields, wanted, play_one)
+    if args.page:
+        folder = (RESULTS / FILE).parent
+        tables = write_tables(table, tuple(PROTOCOLS), folder, tuple(OURS))
+        write_summary(table, tables, PAGE)
+        return
+    table = table[table["pool"].isin(pools) & table["protocol"].isin(protocols)]
+    if len(table):
+        ours = [name for name in args.methods if name not in PEERS]
+        tables = write_tables(table, tuple(protocols), record.folder, ours)
+        for name, shown in tables.items():
+            print(f"\n{name}")
+            print_table(shown)
 
 
 def play(

@@ -36,7 +36,7 @@ from botorch.utils.transforms import unnormalize
 from torch import Tensor
 
 from benchmarks.record import Record
-from benchmarks.rows import add_run_arguments, RowFile
+from benchmarks.rows import add_run_arguments, finished_rows
 
 
 NUM_LEVELS = (10, 12, 8, 5)
@@ -117,13 +117,9 @@ def run(args: argparse.Namespace, record: Record) -> None:
         for function in functions
         for method in methods
     ]
-    rows = RowFile(record.folder / "rows.csv", keys=Run._fields)
     checkpoints = (6, 8) if args.smoke else CHECKPOINTS
-    rows.play_missing(
-        wanted, lambda one: play(one, checkpoints), record.origin, again=args.again
-    )
-    summary = summarize(rows.table())
-    record.show(summary, "summary")
+    what = "rows.csv", Run._fields, wanted, lambda one: play(one, checkpoints)
+    record.show(summarize(finished_rows(args, record, *what)), "summary")
 
 
 def losses_of(function: str) -> Tensor:

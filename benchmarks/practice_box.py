@@ -15,7 +15,7 @@ Recorded after 30 and 60 evaluations: the regret, by the function without noise,
 evaluated point of the largest posterior mean (`simple_regret`), and the mean seconds of
 an ask and its tell since the checkpoint before, fits included.
 
-Every finished run, one of a function, noise, method and seed, is appended to `rows.csv`
+Every finished run, one of a function, noise, method and seed, is appended to the rows
 and not run again, so a run that was killed continues; `--again` drops the rows first.
 `practice_box.csv` has medians over seeds at the end and, of ours, in brackets the
 factor to the peer's over the seeds that both have. `--page` makes that table for the
@@ -29,7 +29,6 @@ import time
 import warnings
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
 
@@ -52,12 +51,12 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from benchmarks.practice_tables import percent, span
-from benchmarks.record import PAGE, print_table, Record, RESULTS, write_page_table
-from benchmarks.rows import add_run_arguments, RowFile
+from benchmarks.record import Record, RESULTS, show_for_page, write_page_table
+from benchmarks.rows import add_run_arguments, finished_rows
 from botorch_bkb.bandits import BoxBandit, BoxThompsonPolicy, rbf_to_learn
 
 
-ROWS = RESULTS / "practice_box" / "rows.csv.gz"
+FILE = "practice_box/rows.csv.gz"
 PAGE_COLUMNS = (
     *("function", "noise", "LogEI", "Thompson", "BoxBandit", "BoxBandit, Thompson"),
     "seeds",
@@ -228,12 +227,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, record: Record) -> None:
     """Run what is left, then write and print."""
-    if args.page:
-        full = write_table(RowFile(ROWS, keys=Run._fields).table(), ROWS.parent)
-        write_page_table(full[list(PAGE_COLUMNS)], PAGE, "practice_box")
-        return
     noises = args.noise[:1] if args.smoke else args.noise
     functions = args.functions[:1] if args.smoke else args.functions
+    checkpoints = (5, 7) if args.smoke else CHECKPOINTS
     wanted = [
         Run(function, noise, method, seed)
         # Seeds outside: a run that is stopped early has something of every function.
@@ -242,15 +238,15 @@ def run(args: argparse.Namespace, record: Record) -> None:
         for noise in noises
         for method in args.methods
     ]
-    rows = RowFile(record.folder / "rows.csv", keys=Run._fields)
-    checkpoints = (5, 7) if args.smoke else CHECKPOINTS
-    rows.play_missing(
-        wanted,
-        lambda one: play(one, load_function(one.function), checkpoints),
-        record.origin,
-        again=args.again,
-    )
-    print_table(write_table(rows.table(), record.folder))
+
+    def play_one(one: Run) -> pd.DataFrame:
+        return play(one, load_function(one.function), checkpoints)
+
+    table = summary(finished_rows(args, record, FILE, Run._fields, wanted, play_one))
+    folder = (RESULTS / FILE).parent if args.page else record.folder
+    write_page_table(table, folder, "practice_box")
+    shown = table[list(PAGE_COLUMNS)] if args.page else table
+    show_for_page(shown, "practice_box", is_page=args.page)
 
 
 def play(one: Run, function: Function, checkpoints: tuple[int, ...]) -> pd.DataFrame:
@@ -285,8 +281,8 @@ def play(one: Run, function: Function, checkpoints: tuple[int, ...]) -> pd.DataF
     return pd.DataFrame(rows)
 
 
-def write_table(table: pd.DataFrame, folder: Path) -> pd.DataFrame:
-    """Write ``practice_box.csv``: medians at the end, and in brackets the ratios."""
+def summary(table: pd.DataFrame) -> pd.DataFrame:
+    """Return medians at the end, and in brackets the ratios."""
     end = table[table["evaluations"] == table["evaluations"].max()]
     rows = []
     for function in (name for name in FUNCTIONS if name in set(end["function"])):
@@ -296,9 +292,7 @@ def write_table(table: pd.DataFrame, folder: Path) -> pd.DataFrame:
             for method in (name for name in METHODS if name in set(end["method"])):
                 row[method] = _cell(runs, method) if method in runs else ""
             rows.append({**row, "seeds": span(runs.count())})
-    page = pd.DataFrame(rows)
-    write_page_table(page, folder, "practice_box")
-    return page
+    return pd.DataFrame(rows)
 
 
 def _cell(runs: pd.DataFrame, method: str) -> str:

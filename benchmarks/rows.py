@@ -34,6 +34,7 @@ def add_run_arguments(
     parser.add_argument(
         "--again", action="store_true", help="drop the rows of these runs first"
     )
+    parser.set_defaults(page=False)
     if has_page:
         parser.add_argument(
             "--page", action="store_true", help="only make the docs' tables"

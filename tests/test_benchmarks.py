@@ -455,7 +455,7 @@ def test_statements_about_drift_thompson_and_ax_are_what_the_rows_say():
     assert (len(worse), worse.sum()) == (6, 5)
     for text in (page, readme):
         assert "more regret than GP-UCB in five of six" in words(text)
-    rows = pd.read_csv(practice.ROWS, dtype={"commit": str})
+    rows = pd.read_csv(RESULTS / practice.FILE, dtype={"commit": str})
     last = rows[rows["protocol"] == "batches"]
     last = last.groupby(["noise", "pool", "method", "seed"]).tail(1)
     shares = (last["found"] / last["num_best"]).groupby(
