@@ -11,8 +11,6 @@
 - `rebuild ...`: the posterior of 200,000 arms from nothing, 200 inducing arms, d = 16,
   with a Matern-5/2 kernel or the kernel that is learned by default.
 - `likelihood`: the marginal likelihood and its gradient, 32,000 rows, 200 inducing.
-- `pulls ...`: a bandit on Abalone with kernel and noise given; BKB and GPUCB pull one
-  arm at a time. Without BOTORCH_BKB_DATA, on a random table of the same size.
 - `ask ...`: one ask of 5 among 30,000 candidates with kernel and noise learned, after
   100 results; of stock BoTorch too.
 - `draws ...`: the best arms of 64 Thompson draws over 200,000 arms, d = 8, 500 pulls,
@@ -60,9 +58,8 @@ from gpytorch.means import ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
-from benchmarks.bbkb import new_bandit, play
+from benchmarks.bbkb import play
 from benchmarks.measure import in_own_process, peak_memory, seconds_of
-from benchmarks.problems import load_problem, NOISE_STD
 from benchmarks.record import Record
 from botorch_bkb import BBKB, GPBandit
 from botorch_bkb.bandits import composite_to_learn
@@ -258,28 +255,6 @@ def likelihood(device: str, num_rows: int, num_inducing: int) -> Call:
     return evaluate
 
 
-def pulls(device: str, bandit: str, num_arms: int, horizon: int) -> Call:
-    """Run a bandit of the BBKB paper's practical setting on a table."""
-    try:
-        problem, table = load_problem("abalone", smoke=False), "Abalone"
-    except FileNotFoundError:
-        arms = uniform_arms(num_arms, 8) * 12**0.5
-        problem = FiniteArmProblem(arms, arms.sum(dim=-1).sin(), noise_std=NOISE_STD)
-        table = "random table"
-    name, _, law = bandit.partition(", ")
-    options = {"resampling": law} if law else {}
-
-    def run_bandit() -> str:
-        one = new_bandit(name, problem.arms.to(device), horizon, seed=0, **options)
-        last = play(one, problem, horizon, seed=0).iloc[-1]
-        share = last["cumulative_regret"] / last["uniform_cumulative_regret"]
-        return (
-            f"{table}, {last['batch']:g} batches, regret {share:.3f} of uniform choice"
-        )
-
-    return run_bandit
-
-
 def learned_ask(
     device: str, method: str, num_arms: int, dim: int, num_results: int, size: int
 ) -> Call:
@@ -445,13 +420,6 @@ for function in ("qUCB", "qLogEI", "qLogNEI"):
             1,
             f"batch {function} stock {model_name}",
         )
-for name, horizon in {
-    "BBKB": 10_000,
-    "BBKB, coupled": 10_000,
-    "BKB": 2_000,
-    "GPUCB": 2_000,
-}.items():
-    TASKS[f"pulls {name}"] = Task(pulls, (name, 4177, horizon), (name, 300, 30))
 for name, stock in {
     "suggest": "ask qLogEI",
     "GPBandit": "ask qLogEI",
