@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Any, Protocol, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import torch
 from botorch.exceptions.errors import InputDataError
-from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.arms import PullLimits
@@ -22,20 +21,14 @@ from botorch_bkb.models.utils.draws import draw_uniforms
 from botorch_bkb.optim.batch_rules import BatchRule
 from botorch_bkb.posteriors import ArmSampler, DrawCovariance, Posterior
 from botorch_bkb.posteriors.arm_sampler import check_draw_covariance
+from botorch_bkb.posteriors.replay import FilterSampler
 from botorch_bkb.posteriors.upper_bounds import Choices, UpperBounds
 
 
 if TYPE_CHECKING:
     from botorch_bkb.bandits.surrogates import ArmSurrogate
 
-
-class Sampler(Protocol):
-    """Draws from a posterior."""
-
-    def draw_best_arms(
-        self, num_draws: int, generator: torch.Generator, allowed: Any = None
-    ) -> Tensor:
-        """Return the arm of the largest value in each draw, among the allowed ones."""
+Sampler = ArmSampler | FilterSampler
 
 
 @dataclass(frozen=True)
