@@ -14,32 +14,22 @@ from botorch_bkb.models.utils.leverage_scores import (
     sample_inducing_indices,
 )
 from tests.helpers import gram_matrix, seeded
+from tests.reference import inclusion_probability, resample
 
 
 @pytest.mark.parametrize("inclusion", ["merged", "per_pull"])
-def test_both_laws_have_the_stated_marginals(inclusion):
-    """Five standard errors of 1,000 draws, 12 arms: a false alarm in 1e-5 of runs."""
-    generator = seeded()
-    scores = torch.rand(12, generator=generator, dtype=torch.double)
-    counts = torch.arange(1, 13)
-    probabilities = inclusion_probabilities(scores / 6, counts, 1.0, inclusion)
-    p = scores / 6
-    expected = 1 - (1 - p) ** counts
-    if inclusion == "merged":
-        expected = (counts * p).clamp(max=1)
-    torch.testing.assert_close(probabilities, expected)
-    kept = torch.zeros(12)
-    for _ in range(1000):
-        uniforms = torch.rand(12, generator=generator, dtype=torch.double)
-        kept[sample_inducing_indices(probabilities, scores, uniforms)] += 1
-    error = (expected * (1 - expected) / 1000).sqrt() + 1e-9
-    assert ((kept / 1000 - expected).abs() < 5 * error).all()
-
-
-def test_an_empty_draw_keeps_the_point_of_the_largest_score():
-    scores, uniforms = torch.tensor([0.1, 0.7, 0.3]), torch.full((3,), 0.5)
-    kept = sample_inducing_indices(torch.zeros(3), scores, uniforms)
-    assert kept.tolist() == [1]
+@given(seed=st.integers(0, 2**31), oversampling=st.sampled_from([1e-3, 0.2, 2.0]))
+@settings(max_examples=30)
+def test_both_laws_keep_what_the_reference_keeps(inclusion, seed, oversampling):
+    """That is the point of the largest score if none is drawn."""
+    stream, merged = np.random.default_rng(seed), inclusion == "merged"
+    (scores, uniforms), counts = stream.random((2, 12)), stream.integers(1, 13, 12)
+    x, n, u = map(torch.from_numpy, (scores, counts, uniforms))
+    found = inclusion_probabilities(x, n, oversampling, inclusion)
+    law = scores, counts, oversampling
+    np.testing.assert_allclose(found, inclusion_probability(*law, merged))
+    expected = resample(*law, uniforms, merged)
+    assert sample_inducing_indices(found, x, u).tolist() == expected.tolist()
 
 
 # Pivots by leverage -------------------------------------------------------------------
