@@ -11,6 +11,7 @@ from botorch_bkb import TVGPUCB
 from botorch_bkb.posteriors import SparseArmKalmanFilter
 from botorch_bkb.posteriors.replay import Observation, ReplayedFilter
 from tests.bandits import make_bandit, play
+from tests.posteriors.test_sparse_arm_filter import assert_same_bits
 
 
 NOISE, RATE = 0.2, 0.05
@@ -41,13 +42,6 @@ def filtered(pulls, empty):
     replayed = ReplayedFilter(empty)
     replayed.observe(pulls, math.inf)
     return replayed.filter
-
-
-def assert_same_bits(left, right):
-    assert left.time == right.time
-    assert left.log_det == right.log_det
-    assert torch.equal(left.mean, right.mean)
-    assert torch.equal(left.variance, right.variance)
 
 
 @pytest.fixture
