@@ -25,6 +25,8 @@ from botorch_bkb.acquisition import (
     PracticalBBKBWidth,
     PracticalBKBWidth,
     ScheduledUpperConfidenceBound,
+    TimeVaryingUpperConfidenceBound,
+    TVWidth,
 )
 from botorch_bkb.models import SingleTaskDTCGP
 from tests.acquisition import (
@@ -243,15 +245,19 @@ def test_batch_bound_takes_what_ax_passes():
 
 
 @pytest.mark.parametrize(
-    ("acqf_class", "schedule"),
+    ("acqf_class", "schedule", "options"),
     [
-        (ScheduledUpperConfidenceBound, PracticalBKBWidth()),
-        (BatchUpperConfidenceBound, PracticalBBKBWidth()),
+        (ScheduledUpperConfidenceBound, PracticalBKBWidth(), {}),
+        (BatchUpperConfidenceBound, PracticalBBKBWidth(), {}),
+        (TimeVaryingUpperConfidenceBound, TVWidth(), {"decision_time": 8.0}),
     ],
 )
-def test_default_confidence_is_the_practical_width(acqf_class, schedule):
-    inputs = get_acqf_input_constructor(acqf_class)(**arguments_of_ax())
+def test_default_confidence_is_that_of_the_algorithm(acqf_class, schedule, options):
+    options = {"num_arms": 15, **options}
+    inputs = get_acqf_input_constructor(acqf_class)(**arguments_of_ax(**options))
+    acqf_class(**inputs)
     assert inputs["confidence"] == schedule
+    assert options.items() <= inputs.items()
 
 
 def test_budgeted_bound_refuses_pending_points():

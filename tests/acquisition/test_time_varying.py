@@ -5,10 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from botorch.acquisition.input_constructors import get_acqf_input_constructor
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 
-import botorch_bkb.acquisition.input_constructors  # noqa: F401
 from botorch_bkb.acquisition import (
     BatchUpperConfidenceBound,
     LogWidth,
@@ -90,15 +88,3 @@ def test_pending_points_are_pulls_at_the_decision_time():
         model, LogWidth(0.8, 4.0), 14.0, X_pending=choices[picks]
     )
     assert given.beta.item() == pytest.approx(0.8 * math.log(4 * (len(Y) + 3 + 1)))
-
-
-def test_the_input_constructor_is_registered():
-    X, times, Y = drifting_data(0.1, num_times=6)
-    model = make_model(X, times, Y)
-    construct = get_acqf_input_constructor(TimeVaryingUpperConfidenceBound)
-    acqf = TimeVaryingUpperConfidenceBound(
-        **construct(model=model, decision_time=8.0, num_arms=15)
-    )
-    expected = TimeVaryingUpperConfidenceBound(model, TVWidth(), 8.0, num_arms=15)
-    point = torch.full((1, 1, 1), 0.3, dtype=torch.double)
-    torch.testing.assert_close(acqf(point), expected(point))
