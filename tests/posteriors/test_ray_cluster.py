@@ -6,7 +6,6 @@ because a process reads Ray's settings only once.
 
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -20,6 +19,7 @@ import torch
 from botorch_bkb.arms import ArrayArms
 from botorch_bkb.posteriors import ray_shards, shards
 from botorch_bkb.posteriors.shards import ArmShard
+from tests.posteriors.test_ray_shards import PATIENCE, run_python
 from tests.posteriors.test_shards import (
     assert_same,
     BANDITS,
@@ -29,8 +29,6 @@ from tests.posteriors.test_shards import (
 )
 
 
-# Seconds that only a test that fails waits.
-PATIENCE = 600
 NODE = {"num_cpus": 2, "node_ip_address": "127.0.0.1"}
 # A lost node is noticed after two seconds, by default after about fifteen. A slow node
 # is not taken for lost: the time limit of a check is the default.
@@ -162,21 +160,13 @@ def main(folder):
 
 def test_nodes_are_lost_before_and_in_an_ask_and_the_choices_are_the_same(tmp_path):
     """The predictions are of all results, so none of these is lost."""
-    environment = {name: os.environ[name] for name in os.environ if name[:4] != "RAY_"}
     # Ray's sockets need a short path, and its home a file that keeps it from looking
     # for a cloud.
     with tempfile.TemporaryDirectory(prefix="r", ignore_cleanup_errors=True) as home:
         (Path(home) / "ray_bootstrap_config.yaml").write_text("{}\n")
-        environment |= ray_shards.SETTINGS | {"HOME": home, "RAY_TMPDIR": home}
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.posteriors.test_ray_cluster", str(tmp_path)],
-            cwd=Path(__file__).parents[2],
-            env=environment | {"OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+        environment = ray_shards.SETTINGS | {"HOME": home, "RAY_TMPDIR": home}
+        program = "-m", "tests.posteriors.test_ray_cluster"
+        done = run_python(*program, tmp_path, **environment)
     assert done.returncode == 0, done.stderr
     run, places = torch.load(tmp_path / "run.pt")
     assert places == [[0, 1], [0, 2], [0, 0]]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from itertools import cycle
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -290,21 +291,24 @@ if __name__ == "__main__":
 """
 
 
-def run_script(source, path, home):
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith("RAY_")
-    }
-    environment |= {"HOME": str(home), "OMP_NUM_THREADS": "1"}
-    script = home.parent / "script.py"
-    script.write_text(source)
+def run_python(*arguments, **environment):
+    """Run a program to its end, without the settings that Ray has in this process."""
+    own = {name: os.environ[name] for name in os.environ if name[:4] != "RAY_"}
     return subprocess.run(
-        [sys.executable, str(script), str(path)],
-        env=environment,
+        [sys.executable, *map(str, arguments)],
+        cwd=Path(__file__).parents[2],
+        env=own | environment | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=PATIENCE,
         check=False,
     )
+
+
+def run_script(source, path, home):
+    script = home.parent / "script.py"
+    script.write_text(source)
+    return run_python(script, path, HOME=str(home))
 
 
 @pytest.fixture
