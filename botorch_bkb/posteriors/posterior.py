@@ -182,7 +182,6 @@ class Posterior(ABC):
         The posterior variance is the sum of the last two.
         """
 
-    @abstractmethod
     def covariance(
         self, left: Tensor, right: Tensor, projected: bool = False
     ) -> Tensor:
@@ -191,6 +190,7 @@ class Posterior(ABC):
         If ``projected``, without the residual: ``z(x)^T V^{-1} z(x')``, the part
         through which a pull enters the sparse model.
         """
+        raise UnsupportedError("Expected a posterior of arms that do not drift.")
 
     @abstractmethod
     def given(self, pulls: Mapping[int, int], projected: bool = False) -> Self:

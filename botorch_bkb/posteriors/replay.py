@@ -178,12 +178,6 @@ class FilterPosterior(Posterior):
         prior, mean, variance = (column[indices] for column in columns)
         return torch.stack([prior, mean, torch.zeros_like(mean), variance])
 
-    @override
-    def covariance(
-        self, left: Tensor, right: Tensor, projected: bool = False
-    ) -> Tensor:
-        raise UnsupportedError("Expected a posterior of arms that do not drift.")
-
     def copied_filter(self) -> SparseArmKalmanFilter:
         """Return a filter that may be changed."""
         if self.filter is None:
