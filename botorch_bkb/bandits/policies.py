@@ -16,11 +16,11 @@ from typing_extensions import override
 
 from botorch_bkb.arms import PullLimits
 from botorch_bkb.bandits.fitting import PriorMean
-from botorch_bkb.checks import check_number
+from botorch_bkb.checks import check_choice, check_number
 from botorch_bkb.models.utils.draws import draw_uniforms
 from botorch_bkb.optim.batch_rules import BatchRule
 from botorch_bkb.posteriors import ArmSampler, DrawCovariance, Posterior
-from botorch_bkb.posteriors.arm_sampler import check_draw_covariance
+from botorch_bkb.posteriors.arm_sampler import COVARIANCES
 from botorch_bkb.posteriors.replay import FilterSampler
 from botorch_bkb.posteriors.upper_bounds import Choices, UpperBounds
 
@@ -246,7 +246,7 @@ class ThompsonPolicy(DrawingPolicy):
         """Check the options."""
         check_number("uniform_probability", self.uniform_probability, 0.0, 1.0)
         check_number("scale", self.scale, least=0.0)
-        check_draw_covariance(self.covariance)
+        check_choice("covariance", self.covariance, COVARIANCES)
 
     @override
     def picks(

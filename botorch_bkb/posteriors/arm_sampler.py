@@ -44,23 +44,15 @@ from botorch_bkb.posteriors.posterior import Draws, StaticPosterior
 
 
 DrawCovariance = Literal["projected", "full"]
+COVARIANCES = {
+    "projected": "over-confident far from the inducing arms",
+    "full": "the posterior's law among the promising arms",
+}
 # Joint draws are over this many arms: their covariance takes 8 MiB, its factor 20 ms.
 POOL_SIZE = 1024
 JITTER = {torch.float64: 1e-10, torch.float32: 1e-5}
 # Promising arms have the largest bounds mean + 3 sd, below which nearly all draws are.
 POOL_DEVIATIONS = 3.0
-
-
-def check_draw_covariance(covariance: str) -> None:
-    """Raise an ``InputDataError`` unless this covariance of draws exists."""
-    check_choice(
-        "covariance",
-        covariance,
-        {
-            "projected": "over-confident far from the inducing arms",
-            "full": "the posterior's law among the promising arms",
-        },
-    )
 
 
 class ArmSampler:
@@ -95,7 +87,7 @@ class ArmSampler:
         covariance: DrawCovariance = "projected",
         scale: float = 1.0,
     ) -> None:
-        check_draw_covariance(covariance)
+        check_choice("covariance", covariance, COVARIANCES)
         if covariance != "full" and not isinstance(posterior, ArmPosterior):
             raise UnsupportedError(
                 "Expected `covariance` to be 'full' over a product space, whose draws "
