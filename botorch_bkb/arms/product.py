@@ -21,7 +21,7 @@ from typing_extensions import override
 from botorch_bkb.checks import check_arms
 from botorch_bkb.models.kernels.learned import ComponentKind, product_to_learn
 from botorch_bkb.models.kernels.product import ComponentKernel
-from botorch_bkb.models.utils.rows import BitArms, LazyRows
+from botorch_bkb.models.utils.rows import BitArms, LazyRows, row_numbers
 
 
 MOST_ROWS = 10_000_000
@@ -234,14 +234,10 @@ class ProductArms(LazyRows):
 
     @override
     def _rows(self, rows: Tensor | slice) -> Tensor:
-        if isinstance(rows, slice):
-            start, stop, step = rows.indices(len(self))
-            if (start, stop, step) == (0, len(self), 1):
-                return self
-            rows = torch.arange(start, stop, step)
-        if rows.dtype == torch.bool:
-            rows = rows.nonzero().squeeze(-1)
-        return self.components(rows).to(self.dtype)
+        everything = 0, len(self), 1
+        if isinstance(rows, slice) and rows.indices(len(self)) == everything:
+            return self.fixing(self.fixed)
+        return self.components(row_numbers(rows, len(self))).to(self.dtype)
 
     @override
     def _joined(self, parts: list[Tensor]) -> Tensor:

@@ -22,7 +22,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.checks import check_count, check_positive, check_size
-from botorch_bkb.models.utils.rows import LazyRows
+from botorch_bkb.models.utils.rows import LazyRows, row_numbers
 
 
 # The most rows that are made dense at once, as bytes.
@@ -220,10 +220,7 @@ class StoredArms(LazyRows):
             if (start, step) == (0, 1) and stop >= self.source.num_rows:
                 kept = self.added[: stop - self.source.num_rows]
                 return self.over(self.source, kept, self.units, self.workers)
-            rows = torch.arange(start, max(start, stop), step)
-        elif rows.dtype == torch.bool:
-            rows = rows.nonzero().squeeze(-1)
-        return self._taken(rows)
+        return self._taken(row_numbers(rows, len(self)))
 
     def _taken(self, rows: Tensor) -> Tensor:
         """Return rows by their numbers, dense."""

@@ -48,6 +48,15 @@ def test_the_last_component_varies_fastest(sizes, numbers):
     np.testing.assert_array_equal(arms.numbers(torch.from_numpy(expected)), indices)
 
 
+def test_products_are_taken_as_rows_are_but_no_others_are_joined():
+    arms = ProductArms(COMPONENTS)
+    dense = arms.components(torch.arange(len(arms))).double()
+    for rows in (slice(3, 90, 4), slice(9, 3), dense[:, 0] == 1, slice(None)):
+        assert torch.equal(arms[rows] + 0, dense[rows])
+    with pytest.raises(UnsupportedError, match="no arms beside those of a product"):
+        torch.cat([arms, dense[:1]])
+
+
 def test_the_form_of_a_component_says_what_it_is():
     arms = ProductArms(COMPONENTS, dtype=torch.float32)
     assert arms.sizes == SIZES

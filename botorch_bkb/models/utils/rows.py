@@ -118,6 +118,14 @@ def as_dense(value: Any) -> Any:
     return value.dense() if isinstance(value, LazyRows) else value
 
 
+def row_numbers(rows: Tensor | slice, num_rows: int) -> Tensor:
+    """Return the numbers of the rows that a slice, a mask or a vector takes."""
+    if isinstance(rows, slice):
+        start, stop, step = rows.indices(num_rows)
+        return torch.arange(start, max(start, stop), step)
+    return rows.nonzero().squeeze(-1) if rows.dtype == torch.bool else rows
+
+
 def row_blocks(table: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """Yield slices of all rows and their dense rows; one slice of a plain tensor."""
     if not isinstance(table, LazyRows):
