@@ -144,6 +144,7 @@ def test_every_rule_picks_what_the_plain_greedy_loop_picks(
         names = ("POOL_SIZE", "MAX_POOL_SIZE")
         for constant, size in zip(names, sizes, strict=True):
             patch.setattr(upper_bounds, constant, size)
+        patch.setattr(upper_bounds, "MAX_DOWNDATES", 4)
         rule, more = RULES[name](threshold, 20), {"limits": limits, "max_size": 30}
         ours = problem.choose(width, rule, scores=scores, **batch, **more)
     more = {"size": 20, "cap": 30, "capacity": capacity}
