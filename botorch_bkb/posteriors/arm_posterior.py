@@ -323,13 +323,6 @@ class ArmPosterior(StaticPosterior):
         Z[:, ~is_basis] = torch.linalg.solve_triangular(L, K, upper=False)
         return Z
 
-    @torch.no_grad()
-    @override
-    def prior_covariance(self, left: Tensor, right: Tensor) -> Tensor:
-        arms = self.arms
-        covariance = dense_covariance(self.covar_module, arms[left], arms[right])
-        return covariance.to(arms)  # kernels may not keep the dtype
-
 
 def _added(
     arms: Tensor, data: Tensor, more_arms: Tensor, more_data: Tensor

@@ -15,6 +15,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from typing_extensions import override
 
+from botorch_bkb.models.utils.nystrom import dense_covariance
 from botorch_bkb.models.utils.rows import positions_in
 from botorch_bkb.posteriors.basis import Basis, sums_of
 from botorch_bkb.posteriors.grouped import GroupedResults
@@ -335,9 +336,12 @@ class StaticPosterior(Posterior):
         see :mod:`~botorch_bkb.posteriors.basis`.
         """
 
-    @abstractmethod
+    @torch.no_grad()
     def prior_covariance(self, left: Tensor, right: Tensor) -> Tensor:
         """Return the ``k x l`` prior covariances between two lists of arms."""
+        x1, x2 = self.arms[left], self.arms[right]
+        # Kernels may not keep the dtype.
+        return dense_covariance(self.covar_module, x1, x2).to(self.like)
 
     @abstractmethod
     def _moments(self, indices: Tensor) -> Tensor:

@@ -31,11 +31,7 @@ from typing_extensions import override
 from botorch_bkb.arms.product import ProductArms, scattered_step
 from botorch_bkb.arms.product_table import ProductMask
 from botorch_bkb.models.kernels.product import ComponentKernel
-from botorch_bkb.models.utils.nystrom import (
-    dense_covariance,
-    explaining_rows,
-    independent_points,
-)
+from botorch_bkb.models.utils.nystrom import explaining_rows, independent_points
 from botorch_bkb.models.utils.rows import positions_in
 from botorch_bkb.posteriors.basis import Basis
 from botorch_bkb.posteriors.grouped import GroupedResults
@@ -206,12 +202,6 @@ class ProductPosterior(StaticPosterior):
         return torch.linalg.solve_triangular(basis.L.mT, rows.mT, upper=True).mT
 
     # Answers for some products
-
-    @override
-    def prior_covariance(self, left: Tensor, right: Tensor) -> Tensor:
-        with torch.no_grad():
-            x1, x2 = self.arms[left], self.arms[right]
-            return dense_covariance(self.covar_module, x1, x2).to(self.like)
 
     @override
     def features(self, indices: Tensor) -> Tensor:
