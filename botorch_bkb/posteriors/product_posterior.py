@@ -140,17 +140,14 @@ class ProductPosterior(StaticPosterior):
         self.feature_bytes = self.num_arms * len(L) * L.element_size()  # never held
         self.root = self._leading_rows()
         self.earlier: Search | None = None
-        self._evaluated = [0]  # shared with the posteriors given more pulls
+        # How many at a time, shared with the posteriors given more pulls.
+        self.evaluated: list[int] = []
         self._prepare()
 
     @property
     def num_evaluated(self) -> int:
         """How many exact variances were computed since the last update."""
-        return sum(self._evaluated)
-
-    def count_evaluated(self, number: int) -> None:
-        """Count exact variances."""
-        self._evaluated[0] += number
+        return sum(self.evaluated)
 
     @override
     def given(self, pulls: Mapping[int, int], projected: bool = False) -> Self:

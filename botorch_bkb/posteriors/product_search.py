@@ -130,7 +130,7 @@ class Search:
             is_open = self.available.allows(arms)
         bounds[is_open] = bounds[is_open].minimum(self.upper(posterior, arms[is_open]))
         reach = (is_open & (bounds >= self.floor)).nonzero().squeeze(-1)
-        posterior.count_evaluated(len(reach))
+        posterior.evaluated.append(len(reach))
         _, mean, residual, projected = posterior.moments(arms[reach])
         exact = mean + self.scale * (residual + projected).sqrt()
         self._more.append(Ranked(exact, arms[reach]))
