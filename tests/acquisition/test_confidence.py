@@ -51,7 +51,8 @@ STATE = ConfidenceState(
     ratio_threshold=2.0,
 )
 FROZEN_SUM_1 = 1.5 + math.log(1.5) + math.log(3.0)
-FROZEN_SUM_3 = 1.5 + math.log(2.5) + math.log(7.0)
+BBKB_INFORMATION = 1.5 + math.log(2.5) + math.log(7.0) + math.log(10)
+PRINTED = 3 * math.log(2.0 * 30) * 4.0 + math.log(10)  # with alpha = 3
 F, DELTA = 3.0, 0.1
 NORMED: dict[str, Any] = {"norm_bound": F, "failure_probability": DELTA}
 
@@ -76,22 +77,13 @@ def test_bkb_width_is_theorem_2_with_the_log_factor_of_equation_6(noise_std, acc
     assert schedule(STATE) == pytest.approx(expected, rel=1e-12)
 
 
-def test_printed_bkb_width_uses_the_logarithm_of_the_paper():
-    bias = (1 + 1 / math.sqrt(0.5)) * 0.5 * F
-    information = 3 * math.log(2.0 * 30) * 4.0
-    expected = 2 * 0.5 * math.sqrt(information + math.log(10)) + bias
-    assert BKBWidth(**NORMED, printed=True)(STATE) == pytest.approx(expected, rel=1e-12)
-
-
-def test_bbkb_width_is_theorem_2_with_frozen_variances():
-    noise_term = 2 * 0.5 * math.sqrt(FROZEN_SUM_3 + math.log(10))
-    expected = 2.0 * (noise_term + (1 + math.sqrt(2)) * 0.5 * F)
-    assert BBKBWidth(**NORMED)(STATE) == pytest.approx(expected, rel=1e-12)
-
-
 @pytest.mark.parametrize(
     ("width", "bias", "squared"),
     [
+        # With 2 xi and log(kappa^2 t), as the theorem is printed.
+        (BKBWidth(**NORMED, printed=True), (1 + math.sqrt(2)) * F, 4 * PRINTED),
+        # Theorem 2 with frozen variances, and C~ = 2 outside.
+        (BBKBWidth(**NORMED), 2 * (1 + math.sqrt(2)) * F, 16 * BBKB_INFORMATION),
         (PracticalBKBWidth(**NORMED), F, math.log(30) * 4.0 + math.log(10)),
         (PracticalBBKBWidth(**NORMED), F, 2.0 * FROZEN_SUM_1 + math.log(10)),
         (ChowdhuryGopalanWidth(**NORMED), F, 2 * (7.0 + math.log(10))),  # equation (7)
@@ -99,7 +91,7 @@ def test_bbkb_width_is_theorem_2_with_frozen_variances():
         (SrinivasWidth(DELTA), 0, 2 * math.log(500 * 31**2 * math.pi**2 / (6 * DELTA))),
     ],
 )
-def test_widths_without_factors_are_their_formulas(width, bias, squared):
+def test_widths_are_their_formulas(width, bias, squared):
     assert width(STATE) == pytest.approx(0.5 * (bias + math.sqrt(squared)), rel=1e-12)
 
 
