@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError
-from gpytorch.kernels import Kernel
 from scipy.stats import norm
-from typing_extensions import override
 
+from botorch_bkb.models.kernels import PrecomputedKernel
 from botorch_bkb.posteriors import arm_sampler, ArmPosterior, ArmSampler, shards
 from botorch_bkb.posteriors.posterior import expected_rise, largest
 from tests.posteriors import ATOL, each_dtype, longs, NOISE, NUM_ARMS, Problem
@@ -107,27 +106,14 @@ def test_the_largest_gain_is_of_arms_that_compete_and_are_not_left_out():
             assert posterior.largest_gain(top, allowed, without) == expected
 
 
-class Gram(Kernel):
-    """Covariances of numbered arms, whether a kernel can have them or not."""
-
-    def __init__(self, gram):
-        super().__init__()
-        self.gram = gram
-
-    @override
-    def forward(self, x1, x2, diag=False, **params):
-        K = self.gram[x1[:, 0].long()][:, x2[:, 0].long()]
-        return K.diagonal() if diag else K
-
-
 NUMBERED = torch.arange(12).double().unsqueeze(-1)
 
 
 def test_a_kernel_that_is_not_positive_semidefinite_is_refused():
     """Two arms are correlated with a third by more than they allow each other."""
-    gram = torch.eye(12).double()
-    gram[[3, 9, 8, 9], [9, 3, 9, 8]] = 0.9
-    posterior = ArmPosterior(NUMBERED, Gram(gram), NOISE)
+    kernel = PrecomputedKernel(torch.eye(12).double())
+    kernel.covariance[[3, 9, 8, 9], [9, 3, 9, 8]] = 0.9
+    posterior = ArmPosterior(NUMBERED, kernel, NOISE)
     pulled, ones = longs(3, 8), torch.ones(2).double()
     with pytest.raises(InputDataError, match=r"left a variance of -6\.2e-01 times"):
         posterior.update(pulled, pulled, ones, ones)
@@ -135,7 +121,7 @@ def test_a_kernel_that_is_not_positive_semidefinite_is_refused():
 
 @pytest.mark.parametrize("bad", [torch.nan, -0.5])
 def test_a_prior_variance_that_no_kernel_has_is_refused_by_its_arm(bad):
-    gram = torch.eye(12).double()
-    gram[9, 9] = bad
+    kernel = PrecomputedKernel(torch.eye(12).double())
+    kernel.covariance[9, 9] = bad
     with pytest.raises(InputDataError, match=rf"got {bad} for arm 9\."):
-        ArmPosterior(NUMBERED, Gram(gram), NOISE)
+        ArmPosterior(NUMBERED, kernel, NOISE)
