@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
@@ -22,6 +23,18 @@ def random_points(
 ) -> Tensor:
     """Return uniform numbers from 0 to 1."""
     return torch.rand(*shape, generator=seeded(seed), dtype=dtype)
+
+
+def spy(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[Any]:
+    """Return a list that gets the positional arguments of each call from now on."""
+    function, calls = getattr(owner, name), list[Any]()
+
+    def noted(*args: Any, **options: Any) -> Any:
+        calls.append(args)
+        return function(*args, **options)
+
+    monkeypatch.setattr(owner, name, noted)
+    return calls
 
 
 class LargestTensor(TorchDispatchMode):

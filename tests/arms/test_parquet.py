@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from botorch_bkb import GPBandit
 from botorch_bkb.arms import parquet, ParquetArms, ShardDataError
 from tests.arms.test_stored import write_parquet
+from tests.helpers import spy
 
 
 @given(
@@ -86,19 +87,12 @@ def with_column(name, values):
 
 
 def test_row_groups_are_read_once_and_only_wanted_columns(folder, monkeypatch):
-    read = []
-    decoded = parquet.ParquetSource._table
-
-    def spied(source, group, columns):
-        read.append((group, *columns))
-        return decoded(source, group, columns)
-
-    monkeypatch.setattr(parquet.ParquetSource, "_table", spied)
+    read = spy(monkeypatch, parquet.ParquetSource, "_table")
     arms = ParquetArms(folder / "*.parquet", COLUMNS)
     assert read == []
     for start in range(0, 90, 7):
         arms[start : start + 7]
-    assert read == [(group, *COLUMNS) for group in range(9)]
+    assert read == [(arms.source, group, COLUMNS) for group in range(9)]
     monkeypatch.setattr(parquet, "CACHE_BYTES", 0)
     monkeypatch.setattr(parquet, "FAR_APART", 1)
     rows = torch.tensor([81, 3, 44, 3])

@@ -19,7 +19,7 @@ from gpytorch.settings import prior_mode
 
 from botorch_bkb.models import SingleTaskDTCGP
 from botorch_bkb.models.utils.prediction import ExactPosterior
-from tests.helpers import gram_matrix, LargestTensor, seeded
+from tests.helpers import gram_matrix, LargestTensor, seeded, spy
 from tests.reference import dtc_posterior, exact_posterior, noise_log_likelihood
 
 
@@ -151,24 +151,15 @@ def test_likelihood_gradients_are_right(sparse, generator):
 def test_no_factorized_matrix_is_larger_than_the_inducing_set(monkeypatch, generator):
     """The complexity claim of fitting and prediction: Cholesky of m x m only."""
     X, Y = make_data(generator, n=200)
-    sizes = []
-    cholesky, cholesky_ex = torch.linalg.cholesky, torch.linalg.cholesky_ex
-
-    def spy(original):
-        def wrapped(matrix, *args, **kwargs):
-            sizes.append(matrix.shape[-1])
-            return original(matrix, *args, **kwargs)
-
-        return wrapped
-
-    monkeypatch.setattr(torch.linalg, "cholesky", spy(cholesky))
-    monkeypatch.setattr(torch.linalg, "cholesky_ex", spy(cholesky_ex))
+    factored = [
+        spy(monkeypatch, torch.linalg, name) for name in ("cholesky", "cholesky_ex")
+    ]
     model = SingleTaskDTCGP(X, Y, inducing_points=X[:12])
     mll = ExactMarginalLogLikelihood(model.likelihood, model)
     mll.train()
     mll(model(*model.train_inputs), model.train_targets).backward()
     _ = model.posterior(X.unsqueeze(-2)).variance
-    assert sizes
+    sizes = [matrix.shape[-1] for calls in factored for matrix, *_ in calls]
     assert max(sizes) == 12
 
 

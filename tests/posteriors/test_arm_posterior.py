@@ -7,6 +7,7 @@ from gpytorch.kernels import LinearKernel
 from botorch_bkb.posteriors import arm_posterior, ArmPosterior
 from botorch_bkb.posteriors.shards import ArmShard
 from tests.bandits import rbf
+from tests.helpers import spy
 
 
 class Walk:
@@ -58,15 +59,7 @@ def assert_same(left, right, atol):
 def increments(monkeypatch):
     """Count the incremental updates, and make them as frequent as possible."""
     monkeypatch.setattr(arm_posterior, "REBUILD_COST", 1e9)
-    calls = []
-    advance = ArmShard.advance
-
-    def counted(self, *args):
-        calls.append(1)
-        return advance(self, *args)
-
-    monkeypatch.setattr(ArmShard, "advance", counted)
-    return calls
+    return spy(monkeypatch, ArmShard, "advance")
 
 
 @pytest.mark.parametrize(

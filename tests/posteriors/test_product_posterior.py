@@ -17,6 +17,7 @@ from botorch_bkb.posteriors import (
 )
 from botorch_bkb.posteriors.product_cells import Cells
 from botorch_bkb.posteriors.upper_bounds import UpperBounds
+from tests.helpers import spy
 from tests.reference import Arms, composite_covariance
 
 
@@ -182,13 +183,7 @@ def test_a_pass_that_a_batch_exhausts_is_followed_by_a_larger_one(monkeypatch):
     """Greedy picks of 30 of 8,000 products: those of dense algebra, by two passes."""
     monkeypatch.setattr(product_posterior, "MAX_KEPT", 100)
     monkeypatch.setattr(product_posterior, "MIN_KEPT", 100)
-    targets, find = [], ProductPosterior._pass
-
-    def counted(self, scale, target, allowed):
-        targets.append(target)
-        return find(self, scale, target, allowed)
-
-    monkeypatch.setattr(ProductPosterior, "_pass", counted)
+    passes = spy(monkeypatch, ProductPosterior, "_pass")
     numbers = np.random.default_rng(0)
     lists = [numbers.random((20, 2)) for _ in range(3)]
     arms = ProductArms(dict(zip("abc", lists, strict=True)))
@@ -222,7 +217,7 @@ def test_a_pass_that_a_batch_exhausts_is_followed_by_a_larger_one(monkeypatch):
         assert best == (mean + np.sqrt(variance.clip(0))).argmax()
         bounds.pull(best, 1)
         points.append(best)
-    assert targets == [100, 400]
+    assert [target for _, _, target, _ in passes] == [100, 400]
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

@@ -11,6 +11,7 @@ from botorch_bkb import TVGPUCB
 from botorch_bkb.posteriors import SparseArmKalmanFilter
 from botorch_bkb.posteriors.replay import Observation, ReplayedFilter
 from tests.bandits import make_bandit, play
+from tests.helpers import spy
 from tests.posteriors.test_sparse_arm_filter import assert_same_bits
 
 
@@ -42,19 +43,6 @@ def filtered(pulls, empty):
     replayed = ReplayedFilter(empty)
     replayed.observe(pulls, math.inf)
     return replayed.filter
-
-
-@pytest.fixture
-def num_observed(monkeypatch):
-    """Count the observations that filters take in."""
-    seen, observe = [], SparseArmKalmanFilter.observe
-
-    def counted(self, indices, rewards, time):
-        seen.extend(indices.tolist())
-        observe(self, indices, rewards, time)
-
-    monkeypatch.setattr(SparseArmKalmanFilter, "observe", counted)
-    return seen
 
 
 @pytest.mark.parametrize(("sparse", "seed"), [(False, 0), (True, 1)])
@@ -99,23 +87,23 @@ def test_arms_that_join_are_as_if_they_had_always_been_there(sparse):
 
 
 @both_filters
-def test_bandits_replay_what_came_since_the_oldest_pull_only(sparse, num_observed):
+def test_bandits_replay_what_came_since_the_oldest_pull_only(sparse, monkeypatch):
     bandit = make_bandit(TVGPUCB, ARMS[:20], sparse=sparse)
     play(bandit, 20)
     bandit.add_arms(ARMS[20:30])
     late = bandit.ask()
     for _ in range(5):
         play(bandit, 1)
-    num_observed.clear()
+    observed = spy(monkeypatch, SparseArmKalmanFilter, "observe")
     bandit.tell(late, [0.3])
     bandit.add_arms(ARMS[30:40])
     waiting = bandit.ask(arms=ARMS[40:])
     # The late one and the five that came since it; new arms replay nothing.
-    assert len(num_observed) == 6
+    assert sum(len(arms) for _, arms, *_ in observed) == 6
     assert bandit.pending == {26: waiting.item()}
     bandit.tell(waiting, [0.1])
-    num_observed.clear()
+    observed.clear()
     play(bandit, 2)
     bandit.predict()
     # Nothing is pending: a result is one observation.
-    assert len(num_observed) == 3
+    assert sum(len(arms) for _, arms, *_ in observed) == 3

@@ -16,7 +16,7 @@ from botorch_bkb.arms import ArmTable, BitArms
 from botorch_bkb.bandits.fitting import Fitter
 from botorch_bkb.models.kernels import TanimotoKernel
 from botorch_bkb.models.utils.nystrom import dense_covariance
-from tests.helpers import random_points
+from tests.helpers import random_points, spy
 
 
 NUM_ARMS, NUM_BITS = 60, 40
@@ -212,16 +212,9 @@ def test_no_dense_copy_of_the_arms_is_made(kernel, monkeypatch):
     num_arms, num_bits = 20_000, 512
     counts = counts_of(1, num_arms, num_bits)
     noise = None if kernel is None else 0.1
-    made_dense = []
-    dense = BitArms.dense
-
-    def spied(arms):
-        made_dense.append(len(arms))
-        return dense(arms)
-
-    monkeypatch.setattr(BitArms, "dense", spied)
+    made_dense = spy(monkeypatch, BitArms, "dense")
     bandit = GPBandit(counts, kernel, noise, seed=0)
     bandit.add_observations(torch.arange(8), torch.linspace(0, 1, 8))
     bandit.ask(3)
     bandit.state_dict()
-    assert 0 < max(made_dense) <= num_arms / 4
+    assert 0 < max(len(arms) for (arms,) in made_dense) <= num_arms / 4
