@@ -92,12 +92,11 @@ class Data:
         if S is None:
             S = self.X
 
-        def K(left, right):
-            return kernel(left, right).to_dense().detach().numpy()
-
         pairs = (S, S), (S, self.X), (S, self.test_X), (self.test_X, self.test_X)
         weights, targets = np.full(12, 1 / NOISE), self.Y.squeeze(-1).numpy()
-        return dtc_parts(*(K(*pair) for pair in pairs), weights, targets)
+        return dtc_parts(
+            *(gram_matrix(kernel, *pair) for pair in pairs), weights, targets
+        )
 
 
 def values(paths, X):

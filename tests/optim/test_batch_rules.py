@@ -16,6 +16,7 @@ from botorch_bkb.optim.batch_rules import check_batch_rule, fill_batch
 from botorch_bkb.posteriors import ArmMoments, ArmPosterior, upper_bounds
 from botorch_bkb.posteriors.upper_bounds import UpperBounds
 from tests.bandits import rbf
+from tests.helpers import gram_matrix
 from tests.reference import greedy_batch
 
 
@@ -83,8 +84,7 @@ class Problem:
         if kernel is None:
             kernel = rbf(numbers.uniform(0.2, 1.0))
         arms = torch.rand(num_arms, 2, generator=generator, dtype=torch.double)
-        with torch.no_grad():
-            self.gram = kernel(arms, arms).to_dense().numpy()
+        self.gram = gram_matrix(kernel, arms)
         pulled = np.sort(numbers.choice(num_arms, size=12, replace=False))
         self.counts = np.zeros(num_arms)
         self.counts[pulled] = numbers.integers(1, 6, size=12)

@@ -266,9 +266,9 @@ import psutil, torch
 from gpytorch.kernels import RBFKernel
 from botorch_bkb import BBKB
 from botorch_bkb.arms import ArrayArms
-{before}
 me = psutil.Process()
 if __name__ == "__main__":
+    {before}
     home = pathlib.Path.home()
     arms = ArrayArms(sys.argv[1]).on_ray(1)
     bandit = BBKB(arms, RBFKernel(), 0.1, generator=torch.Generator().manual_seed(0))
@@ -305,21 +305,16 @@ def run_python(*arguments, **environment):
     )
 
 
-def run_script(source, path, home):
-    script = home.parent / "script.py"
-    script.write_text(source)
-    return run_python(script, path, HOME=str(home))
-
-
-@pytest.fixture
-def home(tmp_path):
-    home = tmp_path / "home"
+def run_own(path, folder, before="pass", **environment):
+    """Run the script, with a new folder as its home."""
+    home, script = folder / "home", folder / "script.py"
     home.mkdir()
-    return home
+    script.write_text(OWN.format(before=before))
+    return run_python(script, path, HOME=str(home), **environment)
 
 
-def test_ray_listens_to_this_machine_only_and_leaves_nothing_behind(path, home):
-    done = run_script(OWN.format(before=""), path, home)
+def test_ray_listens_to_this_machine_only_and_leaves_nothing_behind(path, tmp_path):
+    done = run_own(path, tmp_path)
     said = dict(line.split(" ", 1) for line in done.stdout.splitlines())
     assert done.returncode == 0, done.stderr
     assert int(said["children"]) > 1
@@ -329,15 +324,10 @@ def test_ray_listens_to_this_machine_only_and_leaves_nothing_behind(path, home):
     assert (said["runs"], said["left"]) == ("False", "0 []")
 
 
-def test_a_ray_that_runs_is_joined_and_goes_on(path, home):
-    settings = "from botorch_bkb.posteriors.ray_shards import SETTINGS\n"
-    settings += "os.environ.update(SETTINGS)\nimport ray\n"
-    settings += "ray.init(address='local', num_cpus=1, include_dashboard=False, "
-    settings += "_node_ip_address='127.0.0.1')\n"
-    guarded = "if __name__ == '__main__':\n" + "".join(
-        f"    {line}\n" for line in settings.splitlines()
-    )
-    done = run_script(OWN.format(before=guarded), path, home)
+def test_a_ray_that_runs_is_joined_and_goes_on(path, tmp_path):
+    start = "import ray; ray.init(address='local', num_cpus=1, "
+    start += "include_dashboard=False, _node_ip_address='127.0.0.1')"
+    done = run_own(path, tmp_path, start, **ray_shards.SETTINGS)
     assert done.returncode == 0, done.stderr
     assert "runs True" in done.stdout
     assert "Started Ray" not in done.stderr
