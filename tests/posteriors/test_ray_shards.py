@@ -10,7 +10,6 @@ from itertools import cycle
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from botorch.exceptions.errors import UnsupportedError
@@ -28,6 +27,7 @@ from botorch_bkb.arms import (
 from botorch_bkb.posteriors import ArmPosterior, ray_shards, shards
 from botorch_bkb.posteriors.ray_shards import decode, encode, shard_of, ShardHost
 from botorch_bkb.posteriors.shards import ArmShard
+from tests.arms.test_stored import write_parquet
 from tests.bandits import unchanged
 from tests.posteriors.test_shards import (
     assert_same,
@@ -82,13 +82,9 @@ def test_runs_have_the_choices_of_this_process(two, path, bandit):
 
 
 def test_parquet_files_are_read_by_the_workers(tmp_path):
-    values = table().numpy()
-    middle = NUM_ARMS // 2
-    columns = [f"x{number}" for number in range(values.shape[1])]
-    for number, rows in enumerate((values[:middle], values[middle:])):
-        frame = pd.DataFrame(rows, columns=columns)
-        frame.to_parquet(tmp_path / f"{number}.parquet", row_group_size=50)
-    arms = ParquetArms(tmp_path / "*.parquet", columns)
+    options = {"is_list": False, "row_group_size": 50, "num_files": 2}
+    write_parquet(table().numpy(), tmp_path, **options)
+    arms = ParquetArms(tmp_path / "*.parquet", ["x0", "x1"])
     expected = campaign(BANDITS["bbkb"](arms), num_asks=2)
     there = arms.on_ray(1)
     assert_same(campaign(BANDITS["bbkb"](there), num_asks=2), expected)
