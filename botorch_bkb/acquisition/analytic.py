@@ -347,7 +347,10 @@ class DiscreteKnowledgeGradient(AnalyticAcquisitionFunction):
         noisy: Any = self.model.posterior(
             points.unsqueeze(-2), observation_noise=True, posterior_transform=transform
         )
-        std = noisy.variance.reshape(-1, 1).clamp_min(1e-12).sqrt()  # as in BoTorch
+        # GPyTorch's `variance` is at least 1e-10, which is much for small rewards.
+        covariance: Any = noisy.distribution.lazy_covariance_matrix
+        variance = covariance.diagonal(dim1=-2, dim2=-1).reshape(-1, 1)
+        std = variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
         b = joint.distribution.covariance_matrix[C:, :C] / std
         a = joint.mean[:C, 0] if self.maximize else -joint.mean[:C, 0]
         rise = _rise_from_steeper(a, b) + _rise_from_steeper(a, -b)

@@ -330,15 +330,20 @@ class ArmTable:
 
         Args:
             pulled: Arms to which that is limited, unless none of them competes.
-            also: Of products. No row of a table is forbidden.
+            also: Measured arms, which compete in place of their equals. Forbidden
+                products count if they were measured.
         """
         allowed = ~self.is_retired | self.is_retired.all()
         if pulled is not None:
             among = torch.zeros_like(allowed)
             among[pulled] = allowed[pulled]
             allowed = among if among.any() else allowed
-        rows = self.duplicates.rows
+        rows, first = self.duplicates
         if len(rows):
+            if also is not None:
+                is_measured = allowed[rows] & torch.isin(rows, also)
+                has_measured = torch.isin(first, first[is_measured])
+                allowed[rows[has_measured & ~is_measured]] = False
             allowed[later_duplicates(self.duplicates, allowed[rows])] = False
         return allowed
 

@@ -466,7 +466,9 @@ class FiniteArmBandit(Bandit):
         count; acquisition functions take them as ``X_pending =
         bandit.arms[[*bandit.pending.values()]]``. If rewards are warped, the posterior
         is not Gaussian. Features of a product space are positions
-        (``arms.components``), those of fingerprints are dense.
+        (``arms.components``), those of fingerprints are dense. GPyTorch's ``variance``
+        is at least 1e-10 (1e-6 in single precision): divide rewards of such small
+        variances by their unit before they are told.
 
         The model is independent of the bandit. Its hyperparameters are fixed;
         ``model.requires_grad_(True)`` lets ``fit_gpytorch_mll`` fit them.

@@ -109,7 +109,7 @@ def _codes(column: Tensor, labels: list[Any] | None) -> tuple[Tensor, Tensor]:
         counts = column.long().bincount(minlength=len(labels))
         # The most frequent ones, the first of equals.
         order = counts.argsort(descending=True, stable=True)[:MOST_WORDS]
-        codes = order.sort().values
+        codes = order[counts[order] > 0].sort().values  # others are of no row
         return codes.to(column), counts[codes].to(column) / counts[codes].sum()
     if len(column.unique()) > MOST_VALUES:
         levels = (torch.arange(MOST_VALUES) + 0.5) / MOST_VALUES

@@ -107,12 +107,15 @@ class Units:
         return (sums - self.mean * torch.as_tensor(counts).to(sums)) / self.std
 
     def standardized_value(self, reward: float) -> float:
-        """Warp and standardize one reward; an infinity at the ends of what may be."""
+        """Return what :meth:`original` takes to a reward.
+
+        An infinity at the ends of what may be.
+        """
         least, most = self.bounds
         if not least < reward < most:
             return math.inf if reward >= most else -math.inf
         value = torch.tensor([reward], dtype=torch.double)
-        value = value if self.warp is None else self.warp(value)
+        value = value if self.warp is None else self.warp.inverse(value)
         return self.standardized(value).item()
 
     def outcome_transform(self, sign: float, like: Tensor) -> OutcomeTransform:

@@ -274,7 +274,8 @@ class GPBandit(FiniteArmBandit):
         Args:
             indices: The arms; all if None.
             top: The number of arms that are returned, those of the best means, the best
-                first, without retired arms and copies of others. None: all.
+                first, without retired arms and copies of others, of which one that was
+                measured is kept. None: all.
             threshold: A reward. None: no column for it.
             num_draws: The number of draws of ``maximizer_distribution``.
             generator: Their source of randomness. None: a new one with a random seed.
@@ -299,8 +300,14 @@ class GPBandit(FiniteArmBandit):
         else:
             check_size("top", top)
             among = None if indices is None else self._rows(indices)
-            found = moments.largest_bounds(0.0, top, self._table.competing(among))
+            # Measured products that are forbidden stay out.
+            is_table = isinstance(self._table, ArmTable)
+            measured = self._observations.totals().arms if is_table else None
+            competing = self._table.competing(among, measured)
+            found = moments.largest_bounds(0.0, top, competing)
             rows = found.arms[found.values > -torch.inf]
+            # If all of `indices` are retired, others compete.
+            rows = rows if among is None else rows[torch.isin(rows, among)]
         mean, variance = self.predict(rows)
         low, high = self._interval(rows)
         best = self.maximizer_distribution(num_draws, generator).indices
@@ -640,6 +647,10 @@ class GPBandit(FiniteArmBandit):
                 limits.fixing(dict(zip(columns, map(int, value), strict=True)))
                 for value in values.tolist()
             ]
+            if self.goal == "best_arm":  # no repeats while a value has new products
+                tried = self._observations.used().arms
+                new = [plate.closed(tried) for plate in plates]
+                plates = [plate for plate in new if plate.num_open] or plates
         else:
             masks = plate_masks(self.arms, columns, values)
             masks = masks if limits.available is None else masks & limits.available

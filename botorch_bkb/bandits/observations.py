@@ -246,7 +246,7 @@ class Observations:
     ) -> None:
         """Make pulls pending: of an ask at a time, or started elsewhere if None."""
         if time is None:
-            time = self.last_time
+            self.now = time = self.last_time
         else:
             if not self.num_used:
                 self.opening_id, self.opening_score = self.next_id, scores[0]

@@ -59,13 +59,25 @@ class LogWarp(NamedTuple):
 
     def undo(self, values: Tensor) -> Tensor:
         """Return the rewards of values of ``w``; below ``l``, those on the line."""
-        log, most = self._depth(values), (self.median - self.least) / self.spread
-        end = math.log1p(most)
-        slope = most / end if end else 1.0
+        log, (end, slope) = self._depth(values), self._line()
         depth = torch.where(log > end, slope * log, torch.expm1(log.clamp_max(end)))
         return torch.where(
             values >= self.median, values, self.median - self.spread * depth
         )
+
+    def inverse(self, rewards: Tensor) -> Tensor:
+        """Return the values that :meth:`undo` takes to rewards."""
+        depth, (end, slope) = self._depth(rewards), self._line()
+        log = torch.where(depth > slope * end, depth / slope, torch.log1p(depth))
+        return torch.where(
+            rewards >= self.median, rewards, self.median - self.spread * log
+        )
+
+    def _line(self) -> tuple[float, float]:
+        """Return ``log(1 + (m - l) / s)``, and the slope of the line beyond it."""
+        most = (self.median - self.least) / self.spread
+        end = math.log1p(most)
+        return end, most / end if end else 1.0
 
     def undo_moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """Return rewards of means, which become medians, and their variances.

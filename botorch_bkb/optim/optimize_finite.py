@@ -283,6 +283,7 @@ def _variance_bound(
     if pool.shape[-1] != model._raw_train_X.shape[-1]:  # such as without its time
         return None
     transform = getattr(acq_function, "posterior_transform", None)
+    acq_function.to(pool)  # as BoTorch does when it evaluates
     trial = model.posterior(pool[:1], posterior_transform=transform)
     if type(trial) is not GPyTorchPosterior:  # a mean may rise with the variance
         return None

@@ -317,6 +317,14 @@ def test_a_reward_of_a_negative_time_does_not_count_in_the_first_block():
     assert bandit.predict([0])[0] == 0
 
 
+def test_what_is_pending_before_any_time_is_known_is_of_time_zero():
+    bandit = tv_bandit()
+    bandit.add_pending([0])
+    bandit.add_observations([1, 2], [0.3, 0.5], time=-5.0)
+    assert bandit.decision_time == 1.0
+    assert len(bandit.ask(1)) == 1
+
+
 def test_other_bad_arguments_are_refused():
     for size in (0, math.nan):
         with pytest.raises(InputDataError, match="`block_size` to be positive"):

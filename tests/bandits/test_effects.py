@@ -87,6 +87,14 @@ def test_effects_change_no_pick_and_are_those_of_a_memory_map():
     assert torch.equal(plain.ask(6), silent.ask(6))
 
 
+def test_words_that_no_row_has_have_no_effects():
+    frame = pd.DataFrame({"ligand": ["a", "b", "c"] * 6, "heat": range(18)})
+    bandit = GPBandit(frame, seed=0)
+    bandit.add_observations(range(12), [n % 3 + n / 9 for n in range(12)])
+    bandit.predict(rows=pd.DataFrame({"ligand": ["other"], "heat": [3]}))
+    assert bandit.main_effects().effects["ligand"]["value"] == ["a", "b", "c"]
+
+
 def test_warped_rewards_have_effects_on_the_warped_scale():
     bandit = failing()
     told = bandit._observations.told.rewards.numpy()

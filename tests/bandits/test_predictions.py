@@ -213,6 +213,23 @@ def test_the_top_has_the_best_means_and_no_retired_or_equal_arm():
     top = pd.DataFrame(bandit.predictions(among, top=10**6, generator=seeded()))
     expected = table[table["arm"].isin(among)].reset_index(drop=True)
     pd.testing.assert_frame_equal(top, expected)
+    assert not len(bandit.predictions([retired], top=1)["arm"])
+
+
+def test_of_equal_arms_the_measured_one_is_named():
+    arms, _ = tables()
+    bandit = GPBandit(torch.cat([arms, arms]), seed=0)
+    measured = torch.arange(0, NUM_ARMS, 5) + NUM_ARMS  # the first ones are not
+    bandit.add_observations(measured, bandit.arms[measured].sum(dim=-1).sin())
+    best = bandit.best_arm()
+    top = pd.DataFrame(bandit.predictions(top=2 * NUM_ARMS)).set_index("arm")
+    assert len(top) == NUM_ARMS
+    assert {*measured.tolist()} <= {*top.index}
+    assert not {*(measured - NUM_ARMS).tolist()} & {*top.index}
+    said = bandit.progress(1)
+    assert not {*(measured - NUM_ARMS).tolist()} & {*said.best_arms.tolist()}
+    bandit.retire_arms([best])
+    assert best - NUM_ARMS in bandit.predictions(top=2 * NUM_ARMS)["arm"]
 
 
 def test_products_have_a_top_and_no_other_rows():

@@ -309,6 +309,21 @@ def test_many_elements_and_no_results():
     assert len(bandit.arms[chosen, 0].unique()) == 1
 
 
+def test_products_are_not_repeated_while_a_value_has_new_ones():
+    """The best value has none left, another one two, and then nobody has."""
+    arms = ProductArms({"x": torch.arange(3.0), "y": torch.arange(12.0)})
+    x, y = arms.components(torch.arange(36)).mT
+    bandit = GPBandit(arms, seed=0)
+    told = torch.arange(36)[(x != 1) | (y < 10)]
+    bandit.add_observations(told, (5 * x + y)[told].double())
+    chosen = bandit.ask(6, same=["x"])
+    assert sorted(chosen.tolist()) == [22, 23]
+    bandit.tell(chosen, (5 * x + y)[chosen].double())
+    again = bandit.ask(6, same=["x"])
+    assert len(again.unique()) == 6
+    assert len(x[again].unique()) == 1
+
+
 def test_columns_of_bits_are_columns():
     bits = torch.rand(80, 16, generator=seeded()) < 0.5
     packed = torch.from_numpy(np.packbits(bits.numpy(), axis=-1))

@@ -127,6 +127,18 @@ def test_predictions_below_the_worst_result_are_on_a_line():
     torch.testing.assert_close(variance.sqrt(), (3 * slope).expand(2))
 
 
+@pytest.mark.parametrize("maximize", [True, False])
+def test_thresholds_below_the_worst_result_are_on_that_line(maximize):
+    bandit = failing(maximize=maximize)
+    means, _ = bandit.predict()
+    worst = bandit.warp.least if maximize else -bandit.warp.least
+    for arm in torch.cat([means.topk(3).indices, (-means).topk(3).indices]).tolist():
+        answers = bandit.predictions([arm], threshold=means[arm].item())
+        name = "probability_above" if maximize else "probability_below"
+        assert answers[name].item() == pytest.approx(0.5)
+    assert (means < worst).any() if maximize else (means > worst).any()
+
+
 def test_a_loaded_bandit_continues(tmp_path):
     bandit = deepcopy(failing())
     bandit.save(tmp_path / "state")

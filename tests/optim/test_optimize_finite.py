@@ -148,6 +148,18 @@ def test_bounds_exclude_no_choice_that_is_best(seed, num_inducing, scale, dtype)
         torch.testing.assert_close(values[index.item()], values.max(), **near)
 
 
+@pytest.mark.filterwarnings("ignore:The model inputs are of type torch.float32")
+def test_choices_may_have_another_precision_than_the_model():
+    """Which BoTorch converts when it evaluates."""
+    X, Y = (values.float() for values in standardized_data(12))
+    for function in bounded_functions(SingleTaskDTCGP(X, Y)):
+        for choices in (random_choices(60), random_choices(60).float()):
+            _, value = optimize_acqf_finite(function, choices, chunk_size=7)
+            with torch.no_grad():
+                expected = function(choices.unsqueeze(-2)).max()
+            torch.testing.assert_close(value, expected.unsqueeze(0))
+
+
 def test_bounds_leave_few_choices_to_evaluate(monkeypatch):
     X, Y = standardized_data(40)
     function = UpperConfidenceBound(SingleTaskDTCGP(X, Y), beta=2.0)
