@@ -244,6 +244,8 @@ class Campaign:
 
     def columns_of(self, indices: NDArray[np.int64]) -> pd.DataFrame:
         """Return the columns of some candidates."""
+        if self.is_large:
+            return read_rows(self.args.arms, self.columns, indices)
         return self.rows.iloc[indices]
 
     def names_of(self, indices: NDArray[np.int64]) -> pd.DataFrame:

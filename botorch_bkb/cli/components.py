@@ -153,6 +153,8 @@ class Products:
         table = pd.concat([parts, others], axis="columns")
         if self.args.per_measurement:
             table = table.loc[table.index.repeat(table["repeats"])]
+            # RESULTS may be a batch with predictions that was filled in.
+            table = table.drop(columns=self.args.columns_of_next)
             table = table.reindex(columns=self.last.frame.columns)
         return table, self.form
 

@@ -116,7 +116,8 @@ def batch_places(
         return [], words
     sums = pd.DataFrame([each.shares.sum(axis="columns") for each in found]).fillna(0)
     tables = {n: table for each in reversed(found) for n, table in each.tables.items()}
-    measured = np.unique(np.concatenate([part.campaign.indices for part in parts]))
+    told = (part.campaign.indices[~np.isnan(part.campaign.rewards)] for part in parts)
+    measured = np.unique(np.concatenate([*told]))
     others = np.arange(len(arms))
     if len(arms) > MAX_PLACES:
         others = np.unique(rng.integers(len(arms), size=MAX_PLACES))

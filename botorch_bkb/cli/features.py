@@ -85,7 +85,7 @@ class Features:
             else:
                 raise InputDataError(
                     "Expected --same to name columns that are features, such as "
-                    f"{listing(list(self.columns), 5)}, but got {name!r}."
+                    f"{listing([*self.columns, *args.smiles], 5)}, but got {name!r}."
                 )
         return shared or None
 

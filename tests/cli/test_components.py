@@ -72,6 +72,12 @@ def test_a_row_per_measurement_can_be_filled_in(folder):
     words = ["--group=plate", "--drop=by", "--output=o.csv"]
     assert main([*command, *words]) == 0
     assert list(read("o.csv")) == list(results)
+    # Batches with predictions that were filled in; of new rows there are none.
+    results.assign(repeats=1, mean=5.0, why="promising").to_csv(
+        "results.csv", index=False
+    )
+    assert main([*command, *words]) == 0
+    assert read("o.csv")[["repeats", "mean", "why", "yield"]].isna().all(axis=None)
 
 
 def test_a_campaign_of_several_rounds(folder, capsys):

@@ -42,7 +42,10 @@ def part_of(bandit, columns, num_candidates=40, arms=None, **options):
     part["args"] = SimpleNamespace(minimize=not bandit.maximize)
     features = Features(bandit.arms if arms is None else arms, None, columns)
     indices = bandit.observed_arms.numpy()
-    part["campaign"] = SimpleNamespace(indices=indices, features=features)
+    rewards = np.zeros(len(indices))
+    part["campaign"] = SimpleNamespace(
+        indices=indices, rewards=rewards, features=features
+    )
     return SimpleNamespace(**part | options)
 
 
@@ -143,6 +146,9 @@ def test_molecules_have_a_share_but_neither_effects_nor_an_axis():
     others, measured, batch = batch_places([part], part.campaign, picks)[0]
     assert [len(each) for each in (others, measured, batch)] == [158, 80, 2]
     assert "ligand" not in batch
+    part.campaign.rewards[:5] = np.nan  # in flight
+    others, measured, _ = batch_places([part], part.campaign, picks)[0]
+    assert [len(others), len(measured)] == [163, 75]
 
 
 def products(sizes):

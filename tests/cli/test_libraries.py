@@ -67,6 +67,19 @@ def test_the_batch_is_that_of_the_table(words, library, reads, capsys, monkeypat
     assert found["supplier"].tolist() == [f"firm {int(name)}" for name in found["id"]]
 
 
+def test_a_library_has_a_report(library, capsys, monkeypatch):
+    monkeypatch.setattr(files, "MAX_TABLE_BYTES", 100)
+    library.drop(columns=["supplier", "stock"]).to_parquet("arms.parquet")
+    rewards = 9 * library["y"] - (library["x"] - 60) ** 2 / 20
+    results = library[::2][["id"]].assign(reward=rewards)
+    results.to_csv("results.csv", index=False)
+    words = ["--observations=results.csv", "--report=r.html", "--same=y"]
+    assert main(["suggest", "arms.parquet", *words]) == 0
+    batch = pd.read_csv("next.csv")
+    assert f"all of y {batch['y'][0]}" in capsys.readouterr().out
+    assert "the measured candidates (dots)" in Path("r.html").read_text()
+
+
 @pytest.mark.parametrize(
     ("words", "match"),
     [

@@ -78,6 +78,22 @@ def test_a_threshold_of_logarithms_is_one_of_results(folder):
     suggest("--predictions=p.csv", "--log-reward", "--threshold=50")
     table = expected(rewards=np.log10(RESULTS["reward"]), threshold=math.log10(50))
     pd.testing.assert_frame_equal(read().drop(columns="id"), table, rtol=1e-9)
+    suggest("--report=r.html", "--log-reward", "--threshold=50")
+    assert "|probability reward above 50.0|" in hits(folder)[0]
+    page = " ".join((folder / "r.html").read_text().split())
+    assert "mean log10(reward) is above the logarithm of this threshold" in page
+
+
+def test_results_in_the_report_have_the_digits_of_their_means(folder):
+    large = RESULTS.assign(reward=12_000 + RESULTS["reward"] / 100)
+    large.to_csv("results.csv", index=False)
+    suggest("--report=r.html")
+    rows = [row for row in hits(folder)[1:] if "|1|" in row]
+    shown = [float(row.split("|")[-3]) for row in rows]
+    names = [row.split("|")[1] for row in rows]
+    told = large.set_index("id")["reward"][names]
+    assert len(told)
+    np.testing.assert_allclose(shown, told, atol=0.01, rtol=0)
 
 
 def test_removed_and_numbered_candidates(folder):
