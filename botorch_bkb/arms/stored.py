@@ -232,10 +232,7 @@ class StoredArms(LazyRows):
                 "a part of them (`arms[indices]`), or pass on a tensor if memory "
                 "holds it."
             )
-        num_arms, num_stored = len(self), self.source.num_rows
-        rows = torch.where(rows < 0, rows + num_arms, rows)
-        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < num_arms:
-            raise IndexError(f"Expected rows of {num_arms} arms, but got {rows}.")
+        num_stored = self.source.num_rows
         is_stored = rows < num_stored
         if is_stored.all():
             return self._read(rows.numpy())

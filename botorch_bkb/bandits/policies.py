@@ -28,8 +28,6 @@ from botorch_bkb.posteriors.upper_bounds import Choices, UpperBounds
 if TYPE_CHECKING:
     from botorch_bkb.bandits.surrogates import ArmSurrogate
 
-Sampler = ArmSampler | FilterSampler
-
 
 @dataclass(frozen=True)
 class Decision:
@@ -52,13 +50,13 @@ class Decision:
     num_told: int
     time: float
     given_scores: list[float]
-    make_sampler: Callable[[DrawCovariance, float], Sampler]
+    make_sampler: Callable[[DrawCovariance, float], ArmSampler | FilterSampler]
     surrogate: ArmSurrogate
     is_exact: bool = False
 
     def sampler(
         self, covariance: DrawCovariance = "full", scale: float = 1.0
-    ) -> Sampler:
+    ) -> ArmSampler | FilterSampler:
         """Return draws from the posterior, with the variances of ``given``.
 
         The arguments are those of :class:`~botorch_bkb.posteriors.ArmSampler`.
@@ -260,7 +258,10 @@ class ThompsonPolicy(DrawingPolicy):
         return self._in_blocks(sampler, limits, generator)
 
     def _in_blocks(
-        self, sampler: Sampler, limits: PullLimits, generator: torch.Generator
+        self,
+        sampler: ArmSampler | FilterSampler,
+        limits: PullLimits,
+        generator: torch.Generator,
     ) -> Iterator[int]:
         """Yield the best arms of draws over all arms.
 

@@ -51,8 +51,11 @@ def test_the_last_component_varies_fastest(sizes, numbers):
 def test_products_are_taken_as_rows_are_but_no_others_are_joined():
     arms = ProductArms(COMPONENTS)
     dense = arms.components(torch.arange(len(arms))).double()
-    for rows in (slice(3, 90, 4), slice(9, 3), dense[:, 0] == 1, slice(None)):
+    last = torch.tensor([-1, 2])
+    for rows in (slice(3, 90, 4), slice(9, 3), dense[:, 0] == 1, slice(None), last):
         assert torch.equal(arms[rows] + 0, dense[rows])
+    with pytest.raises(IndexError, match="rows of 180 arms, but got"):
+        arms[torch.tensor([0, len(arms)])]
     with pytest.raises(UnsupportedError, match="no arms beside those of a product"):
         torch.cat([arms, dense[:1]])
 

@@ -393,7 +393,7 @@ def test_a_limit_counts_beyond_what_was_seen_where_poor_outcomes_are_warped():
     violation = choice.acquisition(start)._constraints[0]
     model = choice.models[1]
     outcomes = torch.linspace(0.1, 5.0, 50, dtype=torch.double)
-    warped = model.units.warp(model.sign * outcomes)
+    warped = model.units.warp.inverse(model.sign * outcomes)
     samples = model.sign * model.units.standardized(warped)
     both = torch.stack([0 * samples, samples], dim=-1)
     assert (violation(both) <= 0).equal(outcomes <= 2)

@@ -119,11 +119,16 @@ def as_dense(value: Any) -> Any:
 
 
 def row_numbers(rows: Tensor | slice, num_rows: int) -> Tensor:
-    """Return the numbers of the rows that a slice, a mask or a vector takes."""
+    """Return the numbers, from 0 on, of the rows that a slice, mask or vector takes."""
     if isinstance(rows, slice):
         start, stop, step = rows.indices(num_rows)
         return torch.arange(start, max(start, stop), step)
-    return rows.nonzero().squeeze(-1) if rows.dtype == torch.bool else rows
+    if rows.dtype == torch.bool:
+        return rows.nonzero().squeeze(-1)
+    rows = torch.where(rows < 0, rows + num_rows, rows)
+    if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < num_rows:
+        raise IndexError(f"Expected rows of {num_rows:,} arms, but got {rows}.")
+    return rows
 
 
 def row_blocks(table: Tensor) -> Iterator[tuple[slice, Tensor]]:
