@@ -185,8 +185,8 @@ class SparseArmKalmanFilter:
         """
         if indices is None:
             indices = torch.arange(len(self.arms), device=self.arms.device)
-        Z = self._features[indices]
-        K = self._prior_covariance(indices)[:, indices]
+        x, Z = self.arms[indices], self._features[indices]
+        K = dense_covariance(self.covar_module, x, x).to(x)
         root = psd_root(K - Z @ Z.mT + Z @ self._Sigma @ Z.mT)
         eps = draw_normals(num_draws, root.shape[-1], generator=generator).to(root)
         return self.mean[indices] + eps @ root.mT
