@@ -230,7 +230,7 @@ class FiniteArmBandit(Bandit):
     ) -> Tensor:
         """Choose a batch by :meth:`_select` or another method; it becomes pending."""
         observations = self._observations
-        time = self._checked_time(time, earliest=observations.now)
+        time = self._checked_time(time, earliest=observations.earliest)
         now = self.decision_time if time is None else time
         on_offer, new = self._table.offered(available, arms)
         limits = self._pull_limits(on_offer, size)
@@ -587,6 +587,7 @@ class FiniteArmBandit(Bandit):
     def best_arm(self, among_pulled: bool = True) -> int:
         """Return the arm of the best posterior mean, the lowest index among ties.
 
+        Of arms with equal features, a measured one is returned if there is one.
         Retired arms do not count, unless all are retired.
 
         Args:

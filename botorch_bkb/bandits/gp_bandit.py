@@ -287,9 +287,10 @@ class GPBandit(FiniteArmBandit):
             with results of learned noise is wider: few results say little of it, and it
             has its median there, and its mode in ``std``. ``probability_best``, that
             the arm is the best of all, from joint draws, times a factor so that the
-            most likely one is calibrated, as in :meth:`progress`; and
-            ``probability_above``, that the mean reward exceeds the threshold
-            (``probability_below`` if not ``maximize``), with the noise of the interval.
+            most likely one is calibrated, as in :meth:`progress`, and of equal arms
+            that of a measured one; and ``probability_above``, that the mean reward
+            exceeds the threshold (``probability_below`` if not ``maximize``), with the
+            noise of the interval.
 
         Raises:
             InputDataError: If an arm is unknown, or a number is out of range.
@@ -647,10 +648,10 @@ class GPBandit(FiniteArmBandit):
                 limits.fixing(dict(zip(columns, map(int, value), strict=True)))
                 for value in values.tolist()
             ]
-            if self.goal == "best_arm":  # no repeats while a value has new products
+            if self.goal == "best_arm":  # values with new products, if there are some
                 tried = self._observations.used().arms
-                new = [plate.closed(tried) for plate in plates]
-                plates = [plate for plate in new if plate.num_open] or plates
+                new = [plate for plate in plates if plate.closed(tried).num_open]
+                plates = new or plates
         else:
             masks = plate_masks(self.arms, columns, values)
             masks = masks if limits.available is None else masks & limits.available

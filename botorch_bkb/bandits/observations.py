@@ -234,9 +234,14 @@ class Observations:
         return len(labels.unique(dim=0)) > len(labels[:start].unique(dim=0))
 
     @property
+    def earliest(self) -> float:
+        """The time before which no pull can start; minus infinity if there is none."""
+        return max([self.now, *(pull.time for pull in self.pending.values())])
+
+    @property
     def last_time(self) -> float:
-        """The last time known, of an ask or a reward; 0 if there is none."""
-        return 0.0 if self.now == -math.inf else self.now
+        """The last time known, of a pull or a reward; 0 if there is none."""
+        return 0.0 if self.earliest == -math.inf else self.earliest
 
     def ask(
         self,
@@ -246,7 +251,7 @@ class Observations:
     ) -> None:
         """Make pulls pending: of an ask at a time, or started elsewhere if None."""
         if time is None:
-            self.now = time = self.last_time
+            time = self.last_time
         else:
             if not self.num_used:
                 self.opening_id, self.opening_score = self.next_id, scores[0]

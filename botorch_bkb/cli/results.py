@@ -229,7 +229,8 @@ def sort_results(
             "chosen. Remove the rows of failed measurements to let these candidates be "
             "chosen again"
         )
-    is_told = is_of_candidate & ~is_failed & ~_is_completed(rows, args)
+    is_told = is_of_candidate & ~is_failed
+    is_told &= ~_is_completed(rows, is_told, args)
     return (
         rows.where(is_told & is_own),
         [rows.where(is_told & ~is_own), controls],
@@ -237,22 +238,25 @@ def sort_results(
     )
 
 
-def _is_completed(rows: Rows, args: SuggestOptions) -> NDArray[np.bool_]:
+def _is_completed(
+    rows: Rows, is_told: NDArray[np.bool_], args: SuggestOptions
+) -> NDArray[np.bool_]:
     """Return which rows with open outcomes were entered again with more outcomes.
 
-    Another row of the candidate and of the same group then has all their results.
+    Another row of the candidate and of the same group then has all their results. Only
+    rows that are told count.
     """
     is_completed = np.zeros(len(rows.indices), dtype="bool")
     if len(args.roles) < 2 or args.replicates_are_real:
         return is_completed
     table = rows.results[[*args.roles]].apply(to_numbers)
     is_known = table.notna()
-    is_open = is_known.any(axis="columns") & ~is_known.all(axis="columns")
+    is_open = is_known.any(axis="columns") & ~is_known.all(axis="columns") & is_told
     campaign = table.index.get_level_values(1)
     of_row = [rows.indices, labels(rows.results, args.group).array, campaign]
     for known in is_known[is_open].drop_duplicates().to_numpy():
-        own = (is_known == known).all(axis="columns").to_numpy()
-        more = is_known.loc[:, known].all(axis="columns").to_numpy() & ~own
+        own = (is_known == known).all(axis="columns").to_numpy() & is_told
+        more = is_known.loc[:, known].all(axis="columns").to_numpy() & is_told & ~own
         columns = [*of_row, *table.loc[:, known].to_numpy().T]
         again = pd.MultiIndex.from_arrays([column[more] for column in columns])
         cells = pd.MultiIndex.from_arrays([column[own] for column in columns])

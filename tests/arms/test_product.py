@@ -54,6 +54,7 @@ def test_products_are_taken_as_rows_are_but_no_others_are_joined():
     last = torch.tensor([-1, 2])
     for rows in (slice(3, 90, 4), slice(9, 3), dense[:, 0] == 1, slice(None), last):
         assert torch.equal(arms[rows] + 0, dense[rows])
+    assert torch.equal(arms.index_select(0, torch.tensor(3)), dense[3])
     with pytest.raises(IndexError, match="rows of 180 arms, but got"):
         arms[torch.tensor([0, len(arms)])]
     with pytest.raises(UnsupportedError, match="no arms beside those of a product"):

@@ -322,7 +322,11 @@ def test_what_is_pending_before_any_time_is_known_is_of_time_zero():
     bandit.add_pending([0])
     bandit.add_observations([1, 2], [0.3, 0.5], time=-5.0)
     assert bandit.decision_time == 1.0
-    assert len(bandit.ask(1)) == 1
+    with pytest.raises(InputDataError, match="not before 0, the last known time"):
+        bandit.ask(1, time=-1.0)
+    bandit.tell([0], [0.2], time=-6.0)  # now nothing is of time zero
+    assert bandit.decision_time == -4.0
+    assert len(bandit.ask(1, time=-4.5)) == 1
 
 
 def test_other_bad_arguments_are_refused():

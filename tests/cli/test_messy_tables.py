@@ -277,6 +277,10 @@ REFUSED = {
             )
             for number in ("inf", "1e+150")
         },
+        "a setting below blank lines": (
+            csv(cell("heat", "inf")).replace(b"\n", b"\n\n"),
+            "beyond 1e+100, in row 13 of arms.csv",
+        ),
     },
     "The suffix of the name must be that of its kind": {
         "a Parquet file by another name": (b"PAR1" + PLAIN, "or a Parquet file"),

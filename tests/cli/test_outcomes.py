@@ -258,6 +258,13 @@ def test_a_row_that_is_entered_again_when_complete_counts_once(capsys):
     # Without those rows all is the same.
     pd.testing.assert_frame_equal(picks, run(*LIMITED, results=results[4:]))
     assert "entered again" not in capsys.readouterr().out
+    # A row that failed does not count in place of another one.
+    failed = again.astype(object)
+    failed["cost"] = "failed"
+    words = ["--maximize=yield", "--limit", "impurity <= 2", "--minimize=cost"]
+    open_ones = RESULTS.assign(impurity=np.nan, cost=np.nan)
+    run(*words, results=pd.concat([open_ones, failed]))
+    assert "entered again" not in capsys.readouterr().out
     # The remedy.
     run(*LIMITED, "--replicates-are-real", results=results)
     assert "5 measurements in all, 20 with open" in capsys.readouterr().out

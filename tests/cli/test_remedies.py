@@ -410,7 +410,8 @@ CORRECTED: Remedies = {
     **{
         f"the standard deviation {cell}": (
             FEW.assign(sd=[1.0, cell, 1.5]),
-            f"'sd' of --noise-std has '{cell}' in row 3 .*or leave the cell empty if",
+            f"'sd' of --noise-std has '{cell}' in row 3 .*or leave the cell empty if "
+            "it is not known",
             lambda table, found: table.assign(sd=[1.0, np.nan, 1.5]),
             "--noise-std=sd",
         )

@@ -126,7 +126,7 @@ def row_numbers(rows: Tensor | slice, num_rows: int) -> Tensor:
     if rows.dtype == torch.bool:
         return rows.nonzero().squeeze(-1)
     rows = torch.where(rows < 0, rows + num_rows, rows)
-    if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < num_rows:
+    if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < num_rows:
         raise IndexError(f"Expected rows of {num_rows:,} arms, but got {rows}.")
     return rows
 
