@@ -467,8 +467,8 @@ class FiniteArmBandit(Bandit):
         bandit.arms[[*bandit.pending.values()]]``. If rewards are warped, the posterior
         is not Gaussian. Features of a product space are positions
         (``arms.components``), those of fingerprints are dense. GPyTorch's ``variance``
-        is at least 1e-10 (1e-6 in single precision): divide rewards of such small
-        variances by their unit before they are told.
+        is never below 1e-10 (1e-6 in single precision), so tell rewards in a unit in
+        which their variances are larger.
 
         The model is independent of the bandit. Its hyperparameters are fixed;
         ``model.requires_grad_(True)`` lets ``fit_gpytorch_mll`` fit them.
