@@ -538,9 +538,10 @@ class GPBandit(FiniteArmBandit):
 
         With ``same``, a batch is chosen for every value of these columns, as with an
         ``available`` mask. The batch is returned that is expected to raise the best
-        posterior mean most. Only values among the 1,024 available arms with the largest
-        ``mean + 2 std`` are compared, at most 20 of them; ties go to the first. A value
-        with fewer than ``n`` arms gives fewer, or repeats with ``goal="regret"``.
+        posterior mean most. Only values of 1,024 arms are compared, at most 20 of them:
+        of arms that the goal lets be pulled next, those with the largest ``mean + 2
+        std``. Ties go to the first. A value with fewer than ``n`` arms gives fewer, or
+        repeats with ``goal="regret"``.
 
         Args:
             n: The number of pulls.
@@ -642,16 +643,14 @@ class GPBandit(FiniteArmBandit):
     ) -> Tensor:
         """Return the batch of the largest expected rise, of one value of columns."""
         size = min(size, limits.total(size))
-        values = plate_values(posterior.moments, self.arms, limits.allowed, columns)
+        # Values with new arms, if there are some.
+        left = self._open_for_goal(posterior, limits, 1, self._indices([]))
+        values = plate_values(posterior.moments, self.arms, left.allowed, columns)
         if isinstance(limits, ProductLimits):
             plates: list[PullLimits] = [
                 limits.fixing(dict(zip(columns, map(int, value), strict=True)))
                 for value in values.tolist()
             ]
-            if self.goal == "best_arm":  # values with new products, if there are some
-                tried = self._observations.used().arms
-                new = [plate for plate in plates if plate.closed(tried).num_open]
-                plates = new or plates
         else:
             masks = plate_masks(self.arms, columns, values)
             masks = masks if limits.available is None else masks & limits.available

@@ -310,11 +310,11 @@ def test_many_elements_and_no_results():
 
 
 def test_a_value_has_new_products_while_some_value_has():
-    """The best value has none left, another one two, and then nobody has."""
-    arms = ProductArms({"x": torch.arange(3.0), "y": torch.arange(12.0)})
-    x, y = arms.components(torch.arange(36)).mT
+    """25 better values have none left, another one two, and then nobody has."""
+    arms = ProductArms({"x": torch.arange(27.0), "y": torch.arange(12.0)})
+    x, y = arms.components(torch.arange(324)).mT
     bandit = GPBandit(arms, seed=0)
-    told = torch.arange(36)[(x != 1) | (y < 10)]
+    told = torch.arange(324)[(x != 1) | (y < 10)]
     bandit.add_observations(told, (5 * x + y)[told].double())
     chosen = bandit.ask(6, same=["x"])
     assert {22, 23} <= {*chosen.tolist()}  # and repeats fill the batch
