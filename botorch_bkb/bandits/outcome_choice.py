@@ -278,26 +278,32 @@ class OutcomeChoice:
                 ascending. Of arms that come again, those with the fewest are first.
             columns: Columns of which all arms of the batch have the same values.
         """
-        scores = self.promising(limits)
+        scores, table = self.promising(limits), self.models[0].bandit._table
+        first = table.first_equal(scores.candidates)
+        is_new = ~torch.isin(first, table.first_equal(used.arms))
         if columns is None:
-            return self._batch(size, scores, used, POOL_SIZE)[0]
+            return self._batch(size, scores, is_new, used, POOL_SIZE)[0]
         arms = self.models[0].bandit.arms
         rows = as_dense(arms[scores.candidates])[:, columns]
-        best = scores.first(POOL_SIZE)
-        tops = as_dense(arms[best])[:, columns]
+        leading = scores.where(is_new) if is_new.any() else scores
+        tops = as_dense(arms[leading.first(POOL_SIZE)])[:, columns]
         batches = []
         for value in list(dict.fromkeys(map(tuple, tops.tolist())))[:MOST_PLATES]:
-            plate = scores.where((rows == rows.new_tensor(value)).all(dim=-1))
-            batches.append(self._batch(size, plate, used, PLATE_POOL_SIZE))
+            has = (rows == rows.new_tensor(value)).all(dim=-1)
+            plate = scores.where(has), is_new[has]
+            batches.append(self._batch(size, *plate, used, PLATE_POOL_SIZE))
         return max(batches, key=lambda batch: batch[1])[0]
 
     def _batch(
-        self, size: int, scores: Scores, used: PullCounts, pool_size: int
+        self,
+        size: int,
+        scores: Scores,
+        is_new: Tensor,
+        used: PullCounts,
+        pool_size: int,
     ) -> tuple[Tensor, float]:
         """Return a batch among the best candidates, and its expected improvement."""
         table = self.models[0].bandit._table
-        first = table.first_equal(scores.candidates)
-        is_new = ~torch.isin(first, table.first_equal(used.arms))
         new = scores.where(is_new)
         # The others violate a limit even if outcomes are optimistic: they come last.
         num_allowed = int((new.violation == 0).sum())

@@ -507,8 +507,8 @@ class OutcomesBandit(SavedBandit):
             available: An ``A``-dim boolean tensor of the arms that can be pulled now.
             same: Columns of ``arms``, or components of a product space by name or
                 number, of which all arms of the batch have the same values: of the at
-                most 20 values of the best candidates, those with the largest expected
-                improvement.
+                most 20 values of the best new candidates, those with the largest
+                expected improvement.
 
         Returns:
             A long tensor of arm indices in order of choice.

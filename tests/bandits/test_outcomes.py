@@ -205,6 +205,15 @@ def test_words_and_plates():
     assert effects["value"][int(torch.as_tensor(effects["mean"]).argmax())] == "b"
 
 
+def test_a_value_has_new_arms_while_some_value_has():
+    """25 better values have none left, another one two."""
+    x, y = torch.cartesian_prod(torch.arange(26.0), torch.arange(4.0)).mT.double()
+    bandit = OutcomesBandit(torch.stack([x, y], -1), {"a": Maximize()}, seed=0)
+    told = ((x > 0) | (y < 2)).nonzero().squeeze(-1)
+    bandit.add_observations(told, {"a": (5 * x + y)[told]})
+    assert bandit.ask(2, same=[0]).sort().values.tolist() == [2, 3]
+
+
 @pytest.mark.parametrize(
     ("outcomes", "match"),
     [
