@@ -57,15 +57,18 @@ def page() -> None:
     st.set_page_config("Next experiments", layout="wide")
     st.title("Choose the next experiments")
     st.write("Your tables stay on this computer. This page does not store them.")
-    left, right = st.columns(2)
+    left, middle, right = st.columns(3)
     text = "Candidates: a table (Excel, CSV) with one row for each possible experiment"
     uploads: list[Any] = [left.file_uploader(text)]
-    text = "Results: the tables of all earlier rounds, none in the first round"
-    uploads += right.file_uploader(text, accept_multiple_files=True)
+    text = "Results: the tables of all rounds so far, none in the first round"
+    uploads += middle.file_uploader(text, accept_multiple_files=True)
+    text = "Results of earlier campaigns, such as last year's, if there are any"
+    before = right.file_uploader(text, accept_multiple_files=True)
     if uploads[0] is None:
         return
     files: dict[str, bytes] = {}
     first, *others = [_add(files, upload) for upload in uploads]
+    earlier = [_add(files, upload) for upload in before]
     more, columns = list[str](), list[str]()
     try:
         more = shlex.split(st.session_state.get("more", ""))
@@ -83,8 +86,10 @@ def page() -> None:
         st.error(plain(error))
     size = st.number_input("How many experiments come next?", 1, value=8)
     end = ".xlsx" if first.endswith(".xlsx") else ".csv"
-    batch = next(b for n in count(len(files)) if (b := f"batch_{n}{end}") not in files)
+    rounds = count(len({first, *others}))
+    batch = next(b for n in rounds if (b := f"batch_{n}{end}") not in files)
     words = [f"./{first}", *(f"--observations={name}" for name in others)]
+    words += [f"--earlier={name}" for name in earlier]
     words += [f"--batch-size={size}", f"--output={batch}", f"--report={REPORT}"]
     kinds = {e.name: e.metadata["kind"] for e in fields(SuggestOptions) if e.metadata}
     options: dict[str, Any] = {"accept_new_options": True, "select_all": False}

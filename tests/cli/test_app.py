@@ -159,6 +159,17 @@ def test_a_target_is_typed_and_groups_are_a_column(saved, runs):
     assert "batch_2.csv" in saved
 
 
+def test_an_earlier_campaign_informs_this_one(saved, runs):
+    page = opened(("arms.csv", csv(ARMS)), ("results.csv", csv(RESULTS)))
+    before = RESULTS.assign(reward=RESULTS["reward"] / 2 + 1)
+    page.file_uploader[2].upload("2025.csv", csv(before)).run()
+    asked(page.multiselect(key="maximize").set_value(["reward"]).run())
+    assert texts(page.error) == []
+    assert runs[0][1][1:3] == ["--observations=results.csv", "--earlier=2025.csv"]
+    assert "2025: 3 results, worth" in page.code[0].value
+    assert "batch_2.csv" in saved
+
+
 def test_workbooks_and_sheets(saved):
     suffix, data = excel(ARMS, RESULTS)
     page = opened((f"book{suffix}", data), (f"book{suffix}", data))
