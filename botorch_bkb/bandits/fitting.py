@@ -526,13 +526,11 @@ class Fitter:
         results = results.rows(results.labels[:, CAMPAIGN] < 0)
         if Sharing.of(results.labels) is None:  # then controls tell nothing
             results = results.rows(results.indices != NO_ARM)
-        step, logs = 0.1, []
+        model, step, logs = self._model(results, fit), 0.1, []
         for shift in (-step, 0.0, step):
-            likelihood = deepcopy(fit.likelihood)
-            likelihood.noise = likelihood.noise * math.exp(shift)
-            shifted = replace(fit, likelihood=likelihood)
-            logs.append(log_likelihood(self._model(results, shifted).train()))
-        num_fitted = len(self._model(results, fit).train_targets)
+            model.likelihood.noise = fit.likelihood.noise * math.exp(shift)
+            logs.append(log_likelihood(model))
+        num_fitted = len(model.train_targets)
         curvature = num_fitted * (2 * logs[1] - logs[0] - logs[2]) / step**2
         return math.exp(1 / max(curvature, 1.0))
 

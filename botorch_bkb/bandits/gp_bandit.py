@@ -360,7 +360,8 @@ class GPBandit(FiniteArmBandit):
         is_learned = results.is_own_arm & (results.noise == 0)
         if surrogate.drifts or not is_learned.any():
             return variances
-        ratio = surrogate.fitter.median_noise(surrogate.fit, results)
+        with self._threads():
+            ratio = surrogate.fitter.median_noise(surrogate.fit, results)
         pulled = first_equal(results.indices[is_learned])
         arms, counts = pulled.unique(return_counts=True)
         place = positions_in(arms, first_equal(rows), is_ascending=True)
