@@ -178,7 +178,7 @@ class Observations:
             in the order in which they were asked for, or told from outside.
         failures: How often the pulls of arms have failed since the last reward.
         failed_lately: The arms whose pulls have failed since the last ask.
-        now: The last time of an ask or a reward; minus infinity before the first.
+        now: The time of the last ask; minus infinity before the first.
         last_ask: The ids of the pulls of the last ask.
         opening_id: The pull that opened the run, a uniform draw.
         opening_score: Its leverage score.
@@ -236,7 +236,9 @@ class Observations:
     @property
     def earliest(self) -> float:
         """The time before which no pull can start; minus infinity if there is none."""
-        return max([self.now, *(pull.time for pull in self.pending.values())])
+        others = [self.now, *(pull.time for pull in self.pending.values())]
+        times = self.told.times
+        return torch.cat([times, times.new_tensor(others)]).max().item()
 
     @property
     def last_time(self) -> float:
@@ -326,7 +328,6 @@ class Observations:
         times = asked if time is None else [time] * len(pulls)
         new = Results.of(arms, values, scores, ids, asked, times, noise, *codes)
         self.told = Results(*map(torch.cat, zip(self.told, new, strict=True)))
-        self.now = max([self.now, *times])
         for arm in new.indices[new.labels[:, CAMPAIGN] < 0].tolist():
             self.failures.pop(arm, None)
 
@@ -397,8 +398,6 @@ class Observations:
         self.pending = dict(sorted(self.pending.items()))
         self.told = told.rows(kept)
         self._summed = self._nothing, 0
-        times = [pull.time for pull in self.pending.values()]
-        self.now = max([*self.told.times.tolist(), *times], default=-math.inf)
         return places
 
     def pending_arms(self) -> Tensor:

@@ -395,3 +395,15 @@ def test_a_loaded_bandit_takes_back_a_result_that_came_late():
         bandit.withdraw(early, [0])
     assert torch.equal(first.ask(1), other.ask(1))
     assert torch.equal(first.predict()[1], other.predict()[1])
+
+
+def test_taking_back_a_result_does_not_turn_back_the_clock():
+    """An ask whose pulls have failed, or were never told, happened all the same."""
+    bandit = tv_bandit()
+    bandit.fail(bandit.ask(1, time=9.0))
+    bandit.add_observations([3], [1.0], time=12.0)
+    assert bandit.decision_time == 13.0
+    bandit.withdraw([3])
+    assert bandit.decision_time == 10.0
+    with unchanged(bandit), pytest.raises(InputDataError, match="not before 9"):
+        bandit.ask(1, time=3.0)
