@@ -128,9 +128,9 @@ class SavedBandit(ABC):
         """
         try:
             for name, own in self._identity().items():
-                if state[name] != own:
+                if (saved := state.get(name, own)) != own:  # 1.0 has fewer
                     raise InputDataError(
-                        f"expected {name}={own}, but it has {name}={state[name]}. "
+                        f"expected {name}={own}, but it has {name}={saved}. "
                         "Construct the bandit that was saved"
                     )
             self._load(state)
@@ -209,7 +209,8 @@ class Bandit(SavedBandit):
 
     @override
     def _identity(self) -> dict[str, Any]:
-        return {"bandit": type(self).__name__, "maximize": self.maximize}
+        own = {"bandit": type(self).__name__, "maximize": self.maximize}
+        return own | {"block_size": self._surrogate.block_size}
 
     @override
     def _forget_posteriors(self) -> None:

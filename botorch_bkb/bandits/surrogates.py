@@ -76,9 +76,11 @@ class Surrogate(ABC):
         state: The state, which is saved.
         seed: The seed of all random numbers.
         drifts: Whether pulls have times, on which the posterior depends.
+        block_size: The length of a block of time, after which it restarts, or None.
     """
 
     drifts = False
+    block_size: float | None = None
     # The posterior of the state; None if it has to be computed.
     _posterior: Any = None
     # A copy that has learned from later observations; copies of this one have none.

@@ -8,7 +8,7 @@ import torch
 from botorch.exceptions.errors import InputDataError
 from gpytorch.kernels import MaternKernel
 
-from botorch_bkb import BBKB, BoxBandit, GPBandit, GPBUCB
+from botorch_bkb import BBKB, BoxBandit, GPBandit, GPBUCB, RGPUCB
 from botorch_bkb.acquisition.confidence import NormDoubling, PracticalBBKBWidth
 from botorch_bkb.acquisition.schedules import RandomDeviationWidth
 from botorch_bkb.bandits import (
@@ -143,6 +143,10 @@ STRANGERS = {
     "minimizing": (
         lambda: (given(matern()), given(matern(), maximize=False)),
         "maximize=True.*maximize=False",
+    ),
+    "other blocks": (
+        lambda: [make_bandit(RGPUCB, block_size=size) for size in (5, 7)],
+        "block_size=5, but it has block_size=7",
     ),
     "another noise": (lambda: (given(matern()), given(matern(), 0.7)), "kernel and no"),
     "a longer lengthscale": (
