@@ -144,7 +144,8 @@ class ArmSampler:
         Args:
             num_draws: The number of draws.
             generator: The source of randomness.
-            allowed: An ``A``-dim boolean tensor of the arms that compete; all if None.
+            allowed: An ``A``-dim boolean tensor of the arms that compete, or the mask
+                of a product space; all if None.
 
         Returns:
             A ``num_draws``-dim long tensor of arm indices, in order of drawing.
@@ -188,13 +189,14 @@ class ArmSampler:
             InputDataError: If no arm is allowed.
             UnsupportedError: If the arms are a product space.
         """
-        self._check_allowed(allowed)
-        posterior, pool = self.posterior, self.promising_arms(allowed)
+        posterior = self.posterior
         if not isinstance(posterior, ArmPosterior):
             raise UnsupportedError(
                 "Expected a table of arms, whose probabilities are added up, but got a "
                 "product space."
             )
+        self._check_allowed(allowed)
+        pool = self.promising_arms(allowed)
         _, mean, residual, projected = posterior.moments(pool)
         std = (residual + projected).sqrt()
         std = std.clamp_min(torch.finfo(std.dtype).tiny)

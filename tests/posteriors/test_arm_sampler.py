@@ -3,9 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
 
-from botorch_bkb.posteriors import arm_sampler, ArmSampler
+from botorch_bkb.arms import ProductArms
+from botorch_bkb.posteriors import arm_sampler, ArmSampler, ProductPosterior
 from botorch_bkb.posteriors.arm_posterior import ArmPosterior
 from tests.helpers import LargestTensor, random_points, seeded
 from tests.posteriors import each_dtype, longs, NOISE, NUM_ARMS, Problem
@@ -149,3 +154,8 @@ def test_bad_arguments_are_refused():
             ask(few)
         with pytest.raises(InputDataError, match="none is allowed"):
             ask(none)
+    allowed = torch.ones(4, dtype=torch.bool)
+    arms = ProductArms({"a": ["x", "y"], "b": ["x", "y"]})
+    products = ProductPosterior(arms, arms.kernel_to_learn(), 0.1)
+    with pytest.raises(UnsupportedError, match="got a product space"):
+        ArmSampler(products, covariance="full").outside_probability(allowed)
