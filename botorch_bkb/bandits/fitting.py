@@ -281,6 +281,11 @@ class Fitter:
         units = Units(bounds=bounds)
         self.start = Fit(self.new_kernels[0], kernel, likelihood, noise_variance, units)
 
+    @property
+    def fits(self) -> bool:
+        """Whether observations change a fit, be it the prior mean alone."""
+        return self.learns or self.prior_mean != "zero"
+
     def to_features(self, points: Tensor) -> Tensor:
         """Return ``... x d`` points in the units of the kernel."""
         if not self.learns_kernel or isinstance(points, ProductArms):

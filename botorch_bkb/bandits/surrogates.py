@@ -141,8 +141,7 @@ class Surrogate(ABC):
     def latest_fit(self, observations: Any) -> Fit:
         """Return the fit of the next update: another one if it is due."""
         before, num_told = self.fit, observations.num_pulls
-        fits = self.fitter.learns or self.fitter.prior_mean != "zero"
-        is_due = fits and num_told >= before.next_fit
+        is_due = self.fitter.fits and num_told >= before.next_fit
         if not is_due and not observations.has_new_labels(self.state.num_told):
             return before
         known = self._last_fit
@@ -261,20 +260,19 @@ class ArmSurrogate(Surrogate):
         start, log_det = state.restart
         start -= sum(place < start for place in places)
         first = min(places, default=state.num_told)
-        if first >= state.num_told:
+        # After another withdrawal, a fit is due for any results that are left.
+        is_due = self.fitter.fits and state.fit.next_fit == 0
+        if first >= state.num_told and not is_due:
             self.state = replace(state, restart=(start, log_det))
             return
-        # The fit may have used the withdrawn results: another is due, from all starts.
-        fit = replace(
-            state.fit,
-            next_fit=min(state.fit.next_fit, num_pulls),
-            next_search=min(state.fit.next_search, num_pulls),
-        )
+        fit = state.fit
         if num_pulls < MIN_PULLS_TO_FIT:
             # No fit would replace the one to what was withdrawn.
             fit, start, log_det = self.fitter.start, 0, 0.0
+        # The fit may have used the withdrawn results: another is due, from all starts.
+        fit = replace(fit, next_fit=0, next_search=min(fit.next_search, 1))
         # At least one less than was told, so that the next update learns.
-        num_told = max(0, min(first, num_pulls - 1))
+        num_told = max(0, min(first, state.num_told, num_pulls - 1))
         inducing = state.inducing_indices
         pulled = self.totals(observations, num_told).arms
         self.restore(

@@ -162,7 +162,9 @@ def test_a_result_that_is_withdrawn_was_never_told(bandit_class, processed):
     bandit.tell([arm], [9.0], **time)
     bandit.add_observations([3, 3], [7.0, 8.0])
     if processed:
-        bandit.fail(bandit.ask())
+        for one in (bandit, other):  # time goes on
+            asked = one.ask()
+            one.fail(asked, [*one.pending][-len(asked) :])
     else:
         bandit.predict()
     bandit.withdraw([3, 3])
@@ -200,6 +202,22 @@ def test_what_was_learned_of_results_that_are_withdrawn_is_forgotten(options, nu
     assert bandit.noise_variance == fresh.noise_variance
     if not bandit.drifts or not num_left:
         torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("num_told", [2, 5, 12])
+def test_results_are_withdrawn_one_by_one_as_together(num_told):
+    """Later ones, which the surrogate does not know any more, need a fit as well."""
+    together, single = (make_bandit(GPBandit, **LEARNED) for _ in range(2))
+    for bandit in (together, single):
+        bandit.add_observations(range(num_told), true_rewards(bandit.arms)[:num_told])
+        bandit.add_observations([num_told - 1, 20], [80.0, 90.0])
+        bandit.fail(bandit.ask(1))
+    together.withdraw([0, num_told - 1, 20])
+    for arm in (0, num_told - 1, 20):
+        single.withdraw([arm])
+    for bandit in (together, single):
+        assert (bandit.predict()[0] < 10).all()
+    torch.testing.assert_close(single.predict(), together.predict(), rtol=0, atol=1e-8)
 
 
 def test_a_fit_to_a_wrong_result_is_searched_anew():
