@@ -330,6 +330,9 @@ def test_a_result_that_is_corrected_replaces_the_one_before(tmp_path):
     assert told(bandit)[-1] == 0.25  # nothing has changed
     client.attach_data(0, raw_data={"y": 0.5})  # as the error says
     assert told(find_bandit_node(client).update())[-1] == 0.5
+    for value in (5.1e-9, 5.6e-9):  # in a large unit
+        client.attach_data(0, raw_data={"y": value})
+        assert told(find_bandit_node(client).update())[-1] == value
 
 
 def test_standard_errors_are_known_noise(tmp_path):

@@ -488,7 +488,7 @@ class BanditNode(ExternalGenerationNode):
             result = (mean, 0.0 if math.isnan(sem) else sem)
             told = self._told.get((number, metric), (math.nan, math.nan))
             pairs = zip(result, told, strict=True)
-            if all(math.isclose(*pair, rel_tol=1e-9, abs_tol=1e-9) for pair in pairs):
+            if all(math.isclose(*pair, rel_tol=1e-9, abs_tol=1e-10) for pair in pairs):
                 continue  # Ax stores ten decimals
             if status.is_early_stopped:
                 self._warn(
