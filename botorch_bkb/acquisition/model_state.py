@@ -95,7 +95,8 @@ def _log_det_bound(model: SingleTaskDTCGP) -> float:
     """Return ``log det V + sum_i log(1 + W_i r_i)``, ``r`` the unexplained variance."""
     if (S := model.sparse_inducing_inputs()) is None:
         return model.log_det()
-    data, kernel = model.merged_observations(), model.covar_module
+    # Offsets of groups only lower it.
+    data, kernel = SingleTaskDTCGP.merged_observations(model), model.covar_module
     factors = SparsePosterior.from_observations(kernel, data, S)
     z = factors.features(data.inputs)
     r = (kernel(data.inputs, diag=True) - z.square().sum(dim=-2)).clamp_min(0.0)

@@ -22,7 +22,11 @@ from botorch_bkb.models.kernels.grouped import (
     OFFSET_PRIOR,
     WIDE,
 )
-from botorch_bkb.models.utils.prediction import nystrom_features, SparsePosterior
+from botorch_bkb.models.utils.prediction import (
+    nystrom_features,
+    Observations,
+    SparsePosterior,
+)
 from botorch_bkb.models.utils.rows import positions_in
 from botorch_bkb.posteriors import StaticPosterior
 from botorch_bkb.posteriors.grouped import GroupedResults
@@ -237,10 +241,14 @@ class GroupedModel(SingleTaskDTCGP):
     @override
     def _factored(self) -> SparsePosterior:
         if self.grouped is None:
-            raise UnsupportedError("Expected the results of groups.")
+            raise UnsupportedError(
+                "Expected a fantasy model in its first mode and precision, where its "
+                "posterior is known. Condition `bandit.model()` again."
+            )
         kernel, inducing = self.covar_module, self._inducing_inputs()
-        features = nystrom_features(kernel, cast(Tensor, inducing))
-        Z = features(self.transform_inputs(self.pulled.to(self.train_targets)))
+        pulled = self.transform_inputs(self.pulled.to(self.train_targets))
+        features = nystrom_features(kernel, pulled if inducing is None else inducing)
+        Z = features(pulled)
         scatter, target = self.grouped.to(Z).scatter_and_target(Z)
         return SparsePosterior(kernel, features, scatter, target, ())
 
@@ -251,18 +259,28 @@ class GroupedModel(SingleTaskDTCGP):
         """Condition the present posterior by Bayes' rule, whatever ``reproject`` is."""
         # What results of groups tell is projected once, by the bandit.
         kwargs["reproject"] = False
-        return super().get_fantasy_model(inputs, targets, **kwargs)
+        new = super().get_fantasy_model(inputs, targets, **kwargs)
+        cast(GroupedModel, new).grouped = None  # more is observed than these results
+        return new
 
     @override
     def _train_prior(self, x: Tensor) -> MultivariateNormal:
         raise UnsupportedError(
-            "Expected a model that is not fitted, since offsets of groups are not part "
-            "of its likelihood. The bandit fits them: call `ask` or `predict`."
+            "Expected `posterior(X)`, since fits, leave-one-out and paths of a model "
+            "would ignore the offsets of groups. The bandit fits them: call `ask`, "
+            "`predict` or `maximizer_distribution`."
         )
 
     @override
     def loo_posterior(self, observation_noise: bool = True) -> BotorchPosterior:
         """Raise an ``UnsupportedError``: results depend on each other by offsets."""
+        return self._train_prior(self.train_inputs[0])
+
+    @override
+    def merged_observations(
+        self, targets: Tensor | None = None, noise: Tensor | None = None
+    ) -> Observations:
+        """Raise an ``UnsupportedError``, as :meth:`loo_posterior`."""
         return self._train_prior(self.train_inputs[0])
 
 

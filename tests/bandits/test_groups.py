@@ -17,10 +17,12 @@ from botorch.sampling import SobolQMCNormalSampler
 from gpytorch.kernels import ProductKernel, RBFKernel
 
 from botorch_bkb import AtMost, GPBandit, Maximize, Minimize, OutcomesBandit
+from botorch_bkb.acquisition import BBKBWidth, ScheduledUpperConfidenceBound
 from botorch_bkb.arms import ProductArms
 from botorch_bkb.bandits import BoxBandit, fitting, ThompsonPolicy
 from botorch_bkb.bandits.observations import NO_ARM
 from botorch_bkb.checks import check_labels
+from botorch_bkb.generation import draw_posterior_paths, draw_weight_paths
 from tests.bandits import (
     LEARNED,
     make_bandit,
@@ -333,6 +335,28 @@ def test_results_by_settings_join_the_table():
     assert 3 not in bandit.ask(3)
     with unchanged(bandit), pytest.raises(InputDataError, match="Expected one of"):
         bandit.add_observations([0, 1], [1.0, 2.0], arms=rows)
+
+
+def test_the_model_of_groups_ignores_no_offset_and_no_new_observation():
+    bandit = make_bandit(GPBandit, ARMS)
+    rewards = true_rewards(ARMS)[:8] + 5 * torch.arange(8) % 2
+    bandit.add_observations(range(8), rewards, group=["a", "b"] * 4)
+    model, mean = bandit.model(), bandit.predict()[0]
+    for ask in (
+        lambda: draw_posterior_paths(model, 4, seeded()),
+        lambda: draw_weight_paths(model, torch.Size([4])),
+        lambda: model.loo_posterior(),
+        lambda: model.train()(*model.train_inputs),
+    ):
+        with pytest.raises(UnsupportedError, match="would ignore the offsets"):
+            ask()
+    for S in (ARMS[:3], None):  # None: all pulled arms, as before
+        model.eval().set_inducing_points(S)
+        ScheduledUpperConfidenceBound(model, BBKBWidth())(ARMS[:, None])
+    np.testing.assert_allclose(model.posterior(ARMS).mean.detach()[:, 0], mean)
+    conditioned = model.condition_on_observations(ARMS[9:10], rewards[:1, None])
+    with pytest.raises(UnsupportedError, match=r"`bandit.model\(\)` again"):
+        conditioned.train().eval().posterior(ARMS)
 
 
 def test_controls_alone_tell_nothing_of_arms():
