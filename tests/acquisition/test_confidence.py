@@ -185,6 +185,12 @@ def test_norm_doubling_doubles_until_the_band_explains_the_data():
     assert schedule.doubled(contradicted_state(sample_mean=1.0)).norm_bound == 1.0
 
 
+def test_a_width_of_arms_needs_their_number():
+    state = dataclasses.replace(STATE, num_arms=None)
+    with pytest.raises(UnsupportedError, match="Pass `num_arms`, or use another"):
+        SrinivasWidth()(state)
+
+
 def test_norm_doubling_names_what_it_lacks():
     with pytest.raises(UnsupportedError, match=r"Expected `state\.observations`"):
         NormDoubling(BKBWidth())(STATE)

@@ -213,6 +213,9 @@ def test_molecules_are_stored_once_and_compared_by_fingerprints(
     for word, match in (("short", r"int64 of shape \(1, 8\)"), ("x" * 9, "not of")):
         with pytest.raises(InputDataError, match=match):
             bandit.add_arms(frame[:1].assign(ligand=word))
+    ragged = {"ligand": lambda words: [[1] * (n + 1) for n in range(len(words))]}
+    with pytest.raises(InputDataError, match="fingerprints of one length, but "):
+        TableArms(frame, ragged)
     by_function = TableArms(
         frame, {"ligand": lambda words: BitArms.of(torch.tensor(BITS[: len(words)]))}
     )

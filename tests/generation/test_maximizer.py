@@ -107,6 +107,9 @@ def test_bad_arguments_are_refused():
         MaximizerDistribution(ARMS, torch.empty(0, dtype=torch.long))
     with pytest.raises(InputDataError, match="between 0 and 5"):
         MaximizerDistribution(ARMS, torch.tensor([6]))
+    for shape in ((3,), (0, 2), (1, 3, 2)):
+        with pytest.raises(BotorchTensorDimensionError, match="shape n x d"):
+            BoxMaximizerDistribution(torch.zeros(shape))
     box = BoxMaximizerDistribution(ARMS)
     with pytest.raises(InputDataError, match="Expected `level` above 0"):
         box.credible_set(1.1)

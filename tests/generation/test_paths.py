@@ -344,6 +344,9 @@ def test_bad_arguments_are_refused():
         gaussian_update(
             model, torch.zeros(4).double(), noise_covariance=torch.ones(12, 12).double()
         )
+    for shape in ((3,), (0, 2), (1, 3, 2)):
+        with pytest.raises(BotorchTensorDimensionError, match="at least one point"):
+            EigenfeatureMap(RBFKernel(), torch.zeros(shape))
     with pytest.raises(InputDataError, match="positive eigenvalue"):
         EigenfeatureMap(LinearKernel().double(), torch.zeros(3, 2, dtype=torch.double))
     fantasies = model.condition_on_observations(

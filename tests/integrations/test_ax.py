@@ -20,7 +20,9 @@ from ax.analysis.plotly.cross_validation import CrossValidationPlot
 from ax.analysis.plotly.surface.slice import SlicePlot
 from ax.api.client import Client
 from ax.core.analysis_card import ErrorAnalysisCard
+from ax.core.arm import Arm
 from ax.generation_strategy.generation_node import GenerationNode
+from ax.generation_strategy.generation_strategy import GenerationStrategy
 from ax.generation_strategy.generator_spec import GeneratorSpec
 from ax.generation_strategy.transition_criterion import MinTrials
 from botorch.exceptions.errors import InputDataError, UnsupportedError
@@ -402,6 +404,21 @@ def test_what_there_is_not_yet_is_said():
         node.best_parameterization()
     with pytest.raises(InputDataError, match=r"one BanditNode 'other'.*\['Bandit'\]"):
         find_bandit_node(client, "other")
+    client = Client()
+    client.configure_experiment(name="e", parameters=three_temperatures())
+    client.set_generation_strategy(GenerationStrategy(name="s", nodes=[grid_node()]))
+    with pytest.raises(UnsupportedError, match=r"Use `client.configure_optimization`"):
+        find_bandit_node(client).update()
+
+
+def test_a_trial_of_several_arms_is_refused():
+    client = new_client(grid_node(), three_temperatures())
+    batch = client._experiment.new_batch_trial()
+    batch.add_arms_and_weights([Arm({"T": 1.0}), Arm({"T": 2.0})])
+    with pytest.raises(UnsupportedError, match="trial 0 has 2"):
+        client.get_next_trials(1)
+    batch.mark_running(no_runner_required=True).mark_failed()
+    assert len(client.get_next_trials(1)) == 1
 
 
 # What must not change -----------------------------------------------------------------
