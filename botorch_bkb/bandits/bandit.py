@@ -490,8 +490,7 @@ class FiniteArmBandit(Bandit):
             noises = fit.noise_variance / told.warped(fit.units).weights(fit)
             options["train_Yvar"] = noises.to(X).unsqueeze(-1)
         else:
-            options["likelihood"] = likelihood = deepcopy(fit.likelihood).to(X)
-            likelihood.noise_covar.raw_noise.data.fill_(fit.noise_variance)
+            options["likelihood"] = fit.likelihood_of(X)
         with settings.min_fixed_noise(0.0, 0.0, 0.0):  # known noise is not rounded up
             model = (SingleTaskDTCGP if grouped is None else GroupedModel)(
                 X,

@@ -206,8 +206,9 @@ class BoxBandit(Bandit):
         model = surrogate.posterior(self._observations)
         with torch.no_grad():
             posterior = model(features.unsqueeze(-2))
-        moments = posterior.mean.squeeze(-1), posterior.variance.squeeze(-1)
-        mean, variance = fit.units.original_moments(*moments)
+        # Its `variance` would be at least 1e-10, which is much for small rewards.
+        moments = posterior.mean, posterior.covariance_matrix.clamp_min(0.0)
+        mean, variance = fit.units.original_moments(*(x.flatten() for x in moments))
         mean = self._observations.sign * mean
         return mean.to(self._dtype), variance.to(self._dtype)
 

@@ -136,7 +136,7 @@ class BoxSurrogate(Surrogate):
         model = SingleTaskDTCGP(
             x,
             targets,
-            torch.full_like(targets, fit.noise_variance),
+            likelihood=fit.likelihood_of(x),
             inducing_points=None if is_exact else x[inducing],
             covar_module=fit.covar_module,
             mean_module=ZeroMean(),

@@ -195,6 +195,12 @@ class Fit:
             return self.known_noise / self.units.std**2
         return self.likelihood.noise.item() * self.unit**2
 
+    def likelihood_of(self, like: Tensor) -> GaussianLikelihood:
+        """Return the likelihood of lambda, which GPyTorch would round up if fixed."""
+        likelihood = deepcopy(self.likelihood).to(like).requires_grad_(False)
+        likelihood.noise_covar.raw_noise.fill_(self.noise_variance)
+        return likelihood
+
     @property
     def original_noise_variance(self) -> float:
         """Lambda, in squared units of the reward, of good ones if poor are warped."""

@@ -7,8 +7,13 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.errors import (
+    BotorchTensorDimensionError,
+    InputDataError,
+    UnsupportedError,
+)
 from botorch.exceptions.warnings import BotorchWarning
+from gpytorch.kernels import ScaleKernel
 
 from botorch_bkb.acquisition.confidence import ChowdhuryGopalanWidth
 from botorch_bkb.acquisition.schedules import RandomDeviationWidth
@@ -135,6 +140,22 @@ def test_predictions_are_the_dense_posterior(kind, maximize, monkeypatch):
         np.testing.assert_allclose(got[0], mean, atol=1e-8)
         np.testing.assert_allclose(got[1], np.diag(covariance), atol=1e-8)
     assert bandit.noise_variance == pytest.approx(NOISE)
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1e-6])
+def test_a_small_unit_of_rewards_changes_no_prediction(unit):
+    found = []
+    for scale in (1.0, unit):
+        kernel = ScaleKernel(rbf(1.0)).double()
+        kernel.outputscale = torch.tensor(scale**2).double()
+        bandit = make_bandit(
+            "exact", covar_module=kernel, noise_variance=NOISE * scale**2
+        )
+        X = random_points(6, 2)
+        bandit.add_observations(X, scale * truth(X))
+        mean, variance = bandit.predict(random_points(9, 2))
+        found.append((mean / scale, variance / scale**2))
+    torch.testing.assert_close(*found, rtol=1e-6, atol=1e-8)
 
 
 def test_rewards_come_late_in_any_order_or_never():
@@ -418,6 +439,8 @@ def test_bad_arguments_are_refused():
         bandit.tell(points[0], [0.0])
     with pytest.raises(InputDataError, match="inside `bounds`, but row 1"):
         bandit.add_observations([[0.0, 0.0], [9.0, 0.0]], [0.0, 0.0])
+    with pytest.raises(UnsupportedError, match="points in place of `arms`"):
+        bandit.add_observations(None, [0.0], arms=torch.zeros(1, 2))
     assert_same(bandit.state_dict(), before)
 
 
