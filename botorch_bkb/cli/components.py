@@ -27,6 +27,7 @@ from botorch_bkb.cli.results import read_results, sort_results
 from botorch_bkb.cli.tables import note, quoted, read_by_options, unit_trouble
 from botorch_bkb.tables.columns import (
     find_column,
+    is_no_number,
     is_numeric,
     listing,
     MAX_NUMBER,
@@ -104,6 +105,7 @@ class Products:
         self.features = Features(self.arms, None, names)
         self.failed = torch.from_numpy(failed)
         self.form = next(filter(None, forms), None)
+        self.sizes = torch.tensor([*known.values()])  # without those of the results
         self.num_candidates = math.prod(known.values())
         open_failed = self.arms.is_allowed(self.failed).sum()
         self.num_available = self.arms.num_allowed - int(open_failed)
@@ -127,9 +129,11 @@ class Products:
     def counts(self, bandit: GPBandit) -> str:
         """Say how many products there are, and how many of them were measured."""
         search = "The search was complete. " if isinstance(bandit, GPBandit) else ""
+        positions = self.arms.components(bandit.observed_arms).cpu()
+        measured = (positions < self.sizes).all(dim=-1).sum()
         return (
-            f"{search}{self.num_candidates:,} combinations, "
-            f"{len(bandit.observed_arms):,} of them measured"
+            f"{search}{self.num_candidates:,} combinations, {measured:,} of them "
+            "measured"
         )
 
     def columns_of(self, indices: Any) -> pd.DataFrame:
@@ -201,13 +205,16 @@ def _read_list(
     table = file.frame[others].set_axis(ids)
     if name in args.smiles:
         return table.set_axis([SMILES], axis="columns"), file.form
-    words = [each for each in others if not is_numeric(table[each])]
-    if words or table.isna().any(axis=None):
-        raise InputDataError(
-            f"Expected {path} to have a column of ids and columns of numbers without "
-            f"empty cells, but {words or 'a number'} is not. Pass --smiles "
-            f"{quoted(name)} for molecules, and --drop for columns of no use."
-        )
+    for each in others:
+        entries = file.frame[each]
+        wrong = is_no_number(entries) | entries.isna()
+        if wrong.any():
+            cell = entries[wrong].astype("object").fillna("an empty cell").iloc[0]
+            raise InputDataError(
+                f"Column {each!r} of {path} has {cell} in {row_name(wrong)}, which is "
+                f"not a number. Correct it. Pass --smiles {quoted(name)} for "
+                f"molecules, or --drop {quoted(each)}."
+            )
     note_forgotten(table, args)
     return table.astype("float64"), file.form
 

@@ -140,7 +140,10 @@ def test_results_of_other_elements_train_the_model_and_are_not_chosen(folder, ca
             [f"--forbid=base={base}" for base in ("none", "weak")],
             "No combination is left: of 96",
         ),
-        (["--component=ligand=acids.csv"], "Pass --smiles ligand for molecules"),
+        (
+            ["--component=ligand=acids.csv"],
+            r"'smiles' of acids.csv has \S+ in row 2 .* Pass --smiles ligand for mol",
+        ),
         (["--forbid=acid=009"], "parts such as acid=A3.*'acid=009'"),
         (["--category=boron"], "--category to name some of the components"),
         (["--forbid=base=none,base=weak"], "each once.*'base=weak'. Repeat --forbid"),
@@ -396,6 +399,8 @@ def test_a_forbidden_product_that_was_measured_may_still_be_the_best(capsys):
     said = " ".join(capsys.readouterr().out.split())
     assert all((row["heat"] < 4).all() for row in rows)
     assert said.count("Best measured so far: 4 + b, ") == 2
+    assert "8 combinations, 6 of them measured" in said
+    assert "6 combinations, 4 of them measured, 6 measurements in all" in said
     chances = re.findall(r"still unmeasured: (\d+) %", said)
     assert max(map(int, chances)) < 30
     held = re.findall("the best candidate is one of these [12] of .: 4 [+]", said)
