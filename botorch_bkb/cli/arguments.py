@@ -6,7 +6,7 @@ import argparse
 import math
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, Field, field, fields
 from inspect import get_annotations
 from itertools import chain
@@ -532,6 +532,12 @@ class SuggestOptions(TableOptions, RunOptions):
         columns = [f"{own}{kind}" for own in of for kind in MOMENTS]
         last = ["probability_feasible"] * bool(self.limit) if self.roles else ["why"]
         return ["repeats", *columns, *last]
+
+    def columns_to_fill(self, own: Collection[str]) -> list[str]:
+        """The empty columns of rows to fill in; candidates have the columns ``own``."""
+        others = [self.group, self.noise_column]
+        others += {self.round} - {self.group, *own}
+        return [*filter(None, others), *self.outcome_columns]
 
     @property
     def bounds_of(self) -> dict[str, tuple[float, float]]:

@@ -66,7 +66,7 @@ class Products:
 
     def __init__(self, args: SuggestOptions) -> None:
         self.args = args
-        names = [name for name, _ in args.component]
+        self.columns = names = [name for name, _ in args.component]
         options = [*args.smiles, *args.category]
         if not {*options} <= {*names}:
             raise InputDataError(

@@ -80,8 +80,8 @@ def read_results(
     if args.sheet:
         raise InputDataError(f"No table needs --sheet {args.sheet[0]!r}. Leave it out.")
     columns = [*(settings if results_id is None else [results_id])]
-    columns += filter(None, (args.group, args.noise_column))
-    empty = Table(pd.DataFrame(columns=[*columns, *args.outcome_columns], dtype=float))
+    columns += args.columns_to_fill(own)
+    empty = Table(pd.DataFrame(columns=columns, dtype=float))
     last = [empty, *tables][len(args.observations)]
     tables = tables or [empty]
     # They may name the ids in another case, or have none.

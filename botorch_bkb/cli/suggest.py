@@ -279,7 +279,7 @@ def _suggest(campaign: Candidates) -> None:
         batch.insert(0, args.id, campaign.ids_of(picks.numpy()))
     else:
         batch = describe_batch(bandit, picks, campaign, bool(fitted))
-    to_fill = [*filter(None, (args.group, args.noise_column)), *args.outcome_columns]
+    to_fill = args.columns_to_fill(campaign.columns)
     to_fill = [name for name in to_fill if name not in batch]
     empty = batch.assign(**dict.fromkeys(to_fill, np.nan))
     table, form = campaign.next_table(empty, picks)

@@ -134,16 +134,18 @@ def test_the_group_is_no_feature_and_empty_in_the_batch():
 
 
 def test_a_batch_that_is_filled_in_has_the_columns_of_groups_and_noise(capsys):
-    words = ["--group=plate", "--noise-std=sd"]
+    words = ["--group=plate", "--noise-std=sd", "--round=day"]
     batch = suggest(None, *words)
-    assert list(batch)[-3:] == ["plate", "sd", "reward"]
-    again = suggest(batch.assign(reward=range(4), plate="P1"), *words)
+    assert list(batch)[-4:] == ["plate", "sd", "day", "reward"]
+    again = suggest(batch.assign(reward=range(4), plate="P1", day=1), *words)
     assert not set(again["id"]) & set(batch["id"])
     said = capsys.readouterr().out
     assert "4 measurements in all" in said
     assert "not used" not in said
     rows = suggest(None, *words, "--per-measurement")
-    assert list(rows) == ["id", *GRID, "plate", "sd", "reward"]
+    assert list(rows) == ["id", *GRID, "plate", "sd", "day", "reward"]
+    rows = suggest(None, "--round=heat", "--per-measurement")
+    assert rows["heat"].notna().all()
 
 
 @pytest.mark.parametrize("has_ids", [True, False])
