@@ -417,6 +417,12 @@ def _identify(
     # Of several tables, some may have no settings.
     lacks = results.reindex(columns=list(settings)).isna()
     is_lost = is_open & (lacks.all().any() | lacks.all(axis="columns").to_numpy())
+    is_nameless = ids.isin(names) & is_lost
+    if is_nameless.any():
+        raise InputDataError(
+            f"{row_name(is_nameless)} has no id, and lacks settings. Fill in one of "
+            f"them, name columns as in {args.arms.name}, or remove the row."
+        )
     if is_lost.any():
         raise InputDataError(_unknown_id(ids[is_lost], "", arms, args))
     places[is_open] = match_settings(results[is_open], arms, settings)

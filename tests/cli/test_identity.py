@@ -113,6 +113,11 @@ def test_results_that_lack_a_setting_are_refused(suggest):
     _, said = suggest(GRID, results, code=2)
     assert "lacks the columns ['ratio']" in said
     suggest(GRID, results, "--drop", "ratio")
+    results = HISTORY.drop(columns="id")
+    results.iloc[1, : len(GRID.columns)] = None
+    _, said = suggest(GRID, results, code=2)
+    assert "row 3 of results.csv" in said
+    assert "has no id, and lacks settings. Fill in one" in said
 
 
 def test_candidates_that_were_numbered_anew_are_noticed(suggest):
