@@ -87,6 +87,7 @@ class Campaign:
         indices: The candidate of each.
         rewards: The result of each, NaN while it is in flight.
         others: The results of controls and of earlier campaigns.
+        failures: Which rows of RESULTS failed, by outcome, NaN without its column.
         form: The format of a CSV file of predictions.
         features: The candidates as the model sees them.
         file_rows: The candidates as in their file. Only ids and results of a table that
@@ -125,7 +126,7 @@ class Campaign:
                 f"{args.arms} has a column {taken[0]!r}, and the batch has one of its "
                 "own. Rename that of the candidates."
             )
-        told, failures, controls, self.last = read_results(
+        told, self.failures, controls, self.last = read_results(
             args, args.results_id, settings, self.columns
         )
         is_control = table[args.id].isin(args.control)
@@ -170,7 +171,7 @@ class Campaign:
         self.rows, self.available = rows.iloc[first], available[first]
         told = Rows(results, indices, told.rewards)
         own, self.others, failed = sort_results(
-            told, failures, controls, self.ids_of, args
+            told, self.failures, controls, self.ids_of, args
         )
         self.results, self.indices, self.rewards = own
         self.available[failed] = False

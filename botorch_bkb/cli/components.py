@@ -76,7 +76,7 @@ class Products:
         found = {name: _read_list(name, text, args) for name, text in args.component}
         lists = {name: own for name, (own, _) in found.items()}
         words = [name for name, own in lists.items() if not is_numeric(own.index)]
-        told, failures, controls, self.last = read_results(
+        told, self.failures, controls, self.last = read_results(
             args, None, names, names, words
         )
         results = told.results
@@ -99,7 +99,7 @@ class Products:
         indices = self.arms.numbers(torch.from_numpy(np.stack(positions, axis=-1)))
         rows = told._replace(indices=indices.numpy())
         own, self.others, failed = sort_results(
-            rows, failures, controls, self.ids_of, args
+            rows, self.failures, controls, self.ids_of, args
         )
         self.results, self.indices, self.rewards = own
         self.features = Features(self.arms, None, names)

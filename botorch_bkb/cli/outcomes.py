@@ -158,11 +158,12 @@ def outcomes_bandit(campaign: Candidates, parts: Sequence[Part]) -> OutcomesBand
     bandit.add_observations(told[ARM], told[names], group=told[GROUP])
     for part in parts:
         add_results(bandit.outcomes[part.name], part.others)
-    # Rows of a candidate complete each other: each outcome may have a file.
-    of_arm = is_told[is_open].groupby(some[ARM], sort=False)
+    # Rows of a candidate complete each other: each outcome may have a file. An empty
+    # row is of the outcomes of its file.
     is_empty = ~is_told[is_open].any(axis="columns")
+    has = campaign.failures.loc[some.index, names].notna().mul(is_empty, axis="index")
+    of_arm = (is_told[is_open] | has).groupby(some[ARM], sort=False)
     counts = of_arm.sum().max(axis="columns")
-    counts += is_empty.groupby(some[ARM], sort=False).sum()
     bandit.add_pending(counts.index.repeat(counts))
     bandit.tell(some[ARM], some[names], group=some[GROUP])
     return bandit

@@ -115,6 +115,7 @@ def read_results(
     _check_output(args, results, found, own)
     rewards = _read_rewards(results, args).to_numpy(dtype="float64")
     failures = pd.concat([_failures(each, args.outcome_columns) for each in tables])
+    failures.index = results.index
     rows = Rows(results, samples.to_numpy(), rewards)
     is_control = samples.isin(args.control).to_numpy()
     controls = rows.where(is_control & ~failures.eq(1).any(axis="columns").to_numpy())

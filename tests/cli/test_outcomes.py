@@ -341,6 +341,11 @@ def test_each_outcome_may_have_a_file(capsys):
     pd.testing.assert_frame_equal(found, expected)
     assert "0 with open outcomes or in flight" in said
     assert "0 with open outcomes or in flight" in capsys.readouterr().out
+    # Empty cells of one file are open outcomes of the rows of the other.
+    known = RESULTS["impurity"].where(RESULTS.index < 15)
+    RESULTS[["id"]].assign(impurity=known).to_csv("open.csv", index=False)
+    run(*LIMITED, "--observations=open.csv", results=RESULTS[["id", "yield"]])
+    assert "15 measurements in all, 5 with open outcomes" in capsys.readouterr().out
     # Of two results of the yield, one has no impurity yet.
     again = pd.concat([RESULTS, RESULTS[:1]])[["id", "yield"]]
     run(*words, results=again.assign(other=range(21)))
