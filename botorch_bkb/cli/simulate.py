@@ -146,7 +146,8 @@ def load_problem(
     campaign.make_features()
     note(
         "results, regret and --noise-std are in standard deviations of "
-        f"{args.reward!r}, which is {rewards.std(ddof=0):.4g}"
+        f"{args.reward!r}, which is {rewards.std(ddof=0):.4g}, results from the mean "
+        f"{rewards.mean():.4g}"
     )
     problem = FiniteArmProblem(
         campaign.features.arms,

@@ -183,7 +183,13 @@ def test_ids_are_no_feature_and_name_the_best_arm(table, capsys):
     best = int(re.search(r"candidate found: row (\d+)", capsys.readouterr().out)[1])
     rounds = simulate("--id", "well", "--horizon", "12")
     pd.testing.assert_frame_equal(rounds, expected)
-    assert f"Best candidate found: {best - 2:04d}, " in capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"Best candidate found: {best - 2:04d}, " in said
+    # The largest result, by the numbers that are printed.
+    units = r"which is (\S+), results from the mean (\S+)\."
+    deviation, mean = map(float, re.search(units, said).groups())
+    largest = float(re.search(r"the best of all candidates has (\S+)\.", said)[1])
+    assert mean + deviation * largest == pytest.approx(table["gain"].max(), rel=1e-2)
 
 
 @pytest.mark.parametrize(
