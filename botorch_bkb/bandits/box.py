@@ -65,7 +65,8 @@ class BoxBandit(Bandit):
             the point of the largest upper confidence bound, whose random widths are
             drawn with the seed.
         oversampling: q-bar: a told point is inducing with probability ``min(1,
-            oversampling * var / lambda)``. None: all are, the exact GP.
+            oversampling * var / lambda)`` once more than 256 points are told, or
+            ``max_inducing`` if that is less. None: all are, the exact GP.
         max_inducing: A ceiling for points that are drawn so, None for none; see
             :class:`~botorch_bkb.bandits.LeverageScoreSampling`.
         batch_size: The default of ``ask``.
