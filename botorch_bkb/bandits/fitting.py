@@ -238,7 +238,8 @@ class Fitter:
         arms: The ``A x d`` arms.
         covar_module: The kernel. A function of the features: the kernel that it returns
             is learned. None: a Tanimoto kernel is learned for ``BitArms``, times or
-            plus a Matern kernel of numbers beside the fingerprints, else
+            plus a Matern kernel of numbers beside the fingerprints, for ``TableArms``
+            and ``ProductArms`` the kernels of their columns, else
             :func:`~botorch_bkb.bandits.composite_to_learn`, or
             :func:`~botorch_bkb.bandits.anova_to_learn` for 2 to 64 features.
         noise_variance: lambda, in squared units of the reward. None: learned, with

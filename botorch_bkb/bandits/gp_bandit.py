@@ -101,11 +101,13 @@ class GPBandit(FiniteArmBandit):
             elsewhere, :mod:`botorch_bkb.arms`.
         covar_module: None: the default kernel, learned: a trend with rough detail
             (:func:`~botorch_bkb.bandits.composite_to_learn` or
-            :func:`~botorch_bkb.bandits.anova_to_learn`), or a Tanimoto kernel of
-            ``BitArms``, times or plus one of numbers beside them. A function from ``A x
-            d`` features to a kernel: that kernel, learned, on features normalized to
-            the unit cube and standardized rewards. A kernel: used as it is, on the
-            features as given, its outputscale in squared units of the reward.
+            :func:`~botorch_bkb.bandits.anova_to_learn`), a Tanimoto kernel of
+            ``BitArms``, times or plus one of numbers beside them, or the kernels of
+            :class:`~botorch_bkb.arms.TableArms` and
+            :class:`~botorch_bkb.arms.ProductArms`. A function from ``A x d`` features
+            to a kernel: that kernel, learned, on features normalized to the unit cube
+            and standardized rewards. A kernel: used as it is, on the features as given,
+            its outputscale in squared units of the reward.
         noise_variance: The variance of the rewards' noise, in squared units of the
             reward. None: learned.
         goal: ``"best_arm"``: the arms of a batch are distinct, and an arm is measured

@@ -319,8 +319,8 @@ class TableOptions:
         "tanimoto compares bits, times or plus a matern kernel of other columns; "
         "matern (nu 2.5) and rbf compare numbers, with a lengthscale each (default: "
         "tanimoto for molecules, and for 64 columns of 0 and 1 or more without others; "
-        "otherwise a matern or ANOVA trend, by the likelihood, plus rough detail; of "
-        "several outcomes, matern alone)",
+        "for numbers a matern or ANOVA trend, by the likelihood, plus rough detail, or "
+        "of several outcomes matern alone; for words a product or a sum over columns)",
     )
     max_inducing: int | None = option(
         COUNT,
