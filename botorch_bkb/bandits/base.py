@@ -331,7 +331,7 @@ class Bandit(SavedBandit):
         """Record results that were never asked for; they settle no pending pull.
 
         The other arguments and errors are those of :meth:`tell`, and arms may repeat.
-        The default ``time`` is that of the last ask.
+        The default ``time`` is the last one known, of an ask or a reward.
 
         Args:
             indices: The ``q`` arms; None with ``control`` or ``arms``.

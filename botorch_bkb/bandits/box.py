@@ -53,7 +53,8 @@ class BoxBandit(Bandit):
 
     With ``covar_module`` and ``noise_variance`` given, points are uniform until the
     first reward. Where either is learned, the first ``2 d`` points, told and pending
-    ones included, are of a scrambled Sobol sequence.
+    ones included, and all points before the first reward are of a scrambled Sobol
+    sequence.
 
     Args:
         bounds: A ``2 x d`` tensor, the lower and the upper corner.
