@@ -429,7 +429,7 @@ class OutcomesBandit(SavedBandit):
         indices: Values | None,
         pull_ids: Values | None = None,
         *,
-        outcomes: Sequence[str] | None = None,
+        outcomes: Sequence[str] | str | None = None,
         campaign: str | None = None,
         control: str | None = None,
     ) -> None:
@@ -438,7 +438,7 @@ class OutcomesBandit(SavedBandit):
         Args:
             indices: The ``q`` arms.
             pull_ids: Which pulls these are. If None, the last results of those arms.
-            outcomes: The outcomes whose results are taken back; all if None.
+            outcomes: The outcomes whose results are taken back, or one; all if None.
             campaign: As for ``GPBandit.withdraw``.
             control: As for ``GPBandit.withdraw``.
 
@@ -446,7 +446,8 @@ class OutcomesBandit(SavedBandit):
             InputDataError: If an arm or an outcome is unknown, or has no such result.
                 Nothing has changed then.
         """
-        names = [*self.roles] if outcomes is None else list(outcomes)
+        outcomes = [outcomes] if isinstance(outcomes, str) else outcomes
+        names = [*(self.roles if outcomes is None else outcomes)]
         self._check_names(dict.fromkeys(names))
         for name in names:
             try:

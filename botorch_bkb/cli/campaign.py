@@ -467,7 +467,7 @@ def _unknown_id(
     ids: pd.Series, said: str, arms: pd.DataFrame, args: SuggestOptions
 ) -> str:
     """Say which measured id is not among the candidates, and what to do."""
-    more = f" and {len(ids) - 1:,} more rows" if len(ids) > 1 else ""
+    more = f", the first of {len(ids):,} such rows" if len(ids) > 1 else ""
     return (
         f"{args.results_name} measures id {ids.iloc[0]!r}{said} in "
         f"{row_name(ids.notna())}{more}, which is not in the table of candidates; it "

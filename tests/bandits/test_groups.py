@@ -424,7 +424,7 @@ def test_outcomes_have_groups_of_their_own():
             bandit.add_observations(results=some, **arms)
     batch = bandit.ask(2)
     bandit.tell(batch, {"yield": [1, 2], "cost": [math.nan, 1]}, group=["a", "d"])
-    bandit.withdraw(None, outcomes=["cost"], control="c")
+    bandit.withdraw(None, outcomes="cost", control="c")
     found = {name: pd.DataFrame(of) for name, of in bandit.groups().items()}
     assert found["yield"].group.tolist() == ["a", "b", "", "d"]
     assert found["yield"].num_results.tolist() == [7, 6, 2, 1]

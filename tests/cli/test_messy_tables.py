@@ -257,7 +257,7 @@ REFUSED = {
         "ids in another case": (
             (csv(ARMS.assign(id="a" + IDS)), ids(lambda column: "A" + column)),
             "measures id 'A00390' in row 2 of results.csv (the header counts, as in "
-            "a spreadsheet) and 3 more rows, which is not in the table of candidates",
+            "a spreadsheet), the first of 4 such rows, which is not in the table of",
         ),
     },
     "Correct it": {
