@@ -127,10 +127,12 @@ class SavedBandit(ABC):
                 then.
         """
         try:
-            for name, own in self._identity().items():
-                if (saved := state.get(name, own)) != own:  # 1.0 has fewer
+            identity = self._identity()
+            state = {"block_size": identity.get("block_size")} | state  # 1.0 has none
+            for name, own in identity.items():
+                if state[name] != own:
                     raise InputDataError(
-                        f"expected {name}={own}, but it has {name}={saved}. "
+                        f"expected {name}={own}, but it has {name}={state[name]}. "
                         "Construct the bandit that was saved"
                     )
             self._load(state)

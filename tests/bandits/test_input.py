@@ -306,7 +306,8 @@ def test_a_direction_is_true_or_false(make):
 def test_a_state_that_lacks_something_is_refused(make):
     bandit = make()
     state = bandit.state_dict()
-    missing = [{k: v for k, v in state.items() if k != name} for name in state]
+    names = state.keys() - {"block_size"}  # which 1.0 did not write
+    missing = [{k: v for k, v in state.items() if k != name} for name in names]
     for junk in ({}, None, "state", [], 3, *missing):
         with unchanged(bandit), pytest.raises(InputDataError, match="`state_dict` ret"):
             bandit.load_state_dict(junk)
