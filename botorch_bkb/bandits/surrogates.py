@@ -377,6 +377,7 @@ class PosteriorSurrogate(ArmSurrogate):
     ) -> None:
         if block_size is not None:
             check_positive("block_size", block_size)
+            block_size = float(block_size)
         super().__init__(hyperparameters, max_feature_bytes)
         self.sampling = sampling
         self.block_size = block_size

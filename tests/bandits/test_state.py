@@ -3,6 +3,7 @@
 import io
 from copy import copy, deepcopy
 
+import numpy as np
 import pytest
 import torch
 from botorch.exceptions.errors import InputDataError
@@ -146,7 +147,7 @@ STRANGERS = {
     ),
     "other blocks": (
         lambda: [make_bandit(RGPUCB, block_size=size) for size in (5, 7)],
-        "block_size=5, but it has block_size=7",
+        r"block_size=5\.0, but it has block_size=7",
     ),
     "another noise": (lambda: (given(matern()), given(matern(), 0.7)), "kernel and no"),
     "a longer lengthscale": (
@@ -166,6 +167,11 @@ STRANGERS = {
         "kernel and noise",
     ),
 }
+
+
+def test_the_size_of_a_block_may_be_any_number(tmp_path):
+    make_bandit(RGPUCB, block_size=np.int64(5)).save(tmp_path / "state")
+    make_bandit(RGPUCB, block_size=5.0).load(tmp_path / "state")
 
 
 @pytest.mark.parametrize(("make", "message"), STRANGERS.values(), ids=STRANGERS)
