@@ -81,7 +81,7 @@ def read_results(
         raise InputDataError(f"No table needs --sheet {args.sheet[0]!r}. Leave it out.")
     columns = [*(settings if results_id is None else [results_id])]
     columns += args.columns_to_fill(own)
-    empty = Table(pd.DataFrame(columns=columns, dtype=float))
+    empty = Table(pd.DataFrame(columns=[*dict.fromkeys(columns)], dtype=float))
     last = [empty, *tables][len(args.observations)]
     tables = tables or [empty]
     # They may name the ids in another case, or have none.

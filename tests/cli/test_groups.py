@@ -146,6 +146,7 @@ def test_a_batch_that_is_filled_in_has_the_columns_of_groups_and_noise(capsys):
     assert list(rows) == ["id", *GRID, "plate", "sd", "day", "reward"]
     rows = suggest(None, "--round=heat", "--per-measurement")
     assert rows["heat"].notna().all()
+    assert list(suggest(None, "--round=reward")).count("reward") == 1
 
 
 @pytest.mark.parametrize("has_ids", [True, False])
