@@ -326,6 +326,16 @@ def test_a_value_has_new_products_while_some_value_has():
     assert len(x[again].unique()) == 1
 
 
+def test_a_value_of_a_table_is_compared_if_one_of_its_arms_may_come_next():
+    """All arms of the best value are pending twice."""
+    x, y = torch.cartesian_prod(torch.arange(5.0), torch.arange(4.0)).mT.double()
+    bandit = GPBandit(torch.stack([x, y], dim=-1), seed=0)
+    told = ((x == 4) | (y < 2)).nonzero().squeeze(-1)
+    bandit.add_observations(told, (5 * torch.sin(1.5 * x) + y)[told])
+    bandit.add_pending([4, 5, 6, 7] * 2)
+    assert not {4, 5, 6, 7} & {*bandit.ask(4, same=[0]).tolist()}
+
+
 def test_columns_of_bits_are_columns():
     bits = torch.rand(80, 16, generator=seeded()) < 0.5
     packed = torch.from_numpy(np.packbits(bits.numpy(), axis=-1))
