@@ -411,14 +411,20 @@ def test_what_there_is_not_yet_is_said():
         find_bandit_node(client).update()
 
 
-def test_a_trial_of_several_arms_is_refused():
+@pytest.mark.parametrize("end", ["mark_running", "mark_abandoned", "mark_completed"])
+def test_a_trial_of_several_arms_blocks_nothing(end):
     client = new_client(grid_node(), three_temperatures())
     batch = client._experiment.new_batch_trial()
     batch.add_arms_and_weights([Arm({"T": 1.0}), Arm({"T": 2.0})])
-    with pytest.raises(UnsupportedError, match="trial 0 has 2"):
+    batch.mark_running(no_runner_required=True)
+    if end != "mark_running":
+        getattr(batch, end)()
+    with pytest.warns(InputDataWarning, match="Trial 0 is .* not used.* 0 has 2"):
         client.get_next_trials(1)
-    batch.mark_running(no_runner_required=True).mark_failed()
-    assert len(client.get_next_trials(1)) == 1
+    play(client, 3)
+    node = find_bandit_node(client)
+    assert node.update().num_pulls == 3
+    assert not node.bandit.is_retired.any()
 
 
 # What must not change -----------------------------------------------------------------

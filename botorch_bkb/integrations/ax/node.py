@@ -163,8 +163,8 @@ class BanditNode(ExternalGenerationNode):
     available; the page "Ax" lists what is supported. Everything else is an error at the
     first choice.
 
-    A trial that is not an arm, or a result that is not finite, gives one warning, and
-    the bandit continues without it.
+    A trial that is not an arm, a trial of several arms, and a result that is not finite
+    give one warning each, and the bandit continues without them.
 
     Args:
         arms: An :class:`~botorch_bkb.integrations.ax.ArmFile` or a
@@ -557,7 +557,7 @@ class BanditNode(ExternalGenerationNode):
     def _arm_of(self, trial: BaseTrial) -> int:
         """Return the arm of a trial, which has one unless it is a batch trial."""
         if len(trial.arms) != 1:
-            raise UnsupportedError(
+            raise InputDataError(
                 f"Expected trials of one arm, but trial {trial.index} has "
                 f"{len(trial.arms)}. Ax merges repeats within a batch: ask for several "
                 "trials instead."
