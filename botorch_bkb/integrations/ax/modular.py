@@ -141,7 +141,12 @@ class FiniteArmsOnly(PausingCriterion):
     def is_met(self, experiment: Experiment, curr_node: GenerationNode) -> bool:
         """Check the experiment, and return False: there is nothing to wait for."""
         check_modular(experiment)
+        parameters = experiment.search_space.parameters.values()
+        num_points = math.prod(each.cardinality() for each in parameters)
         for spec in curr_node.generator_specs:
+            if spec.generator_enum is Generators.SOBOL:  # may have more trials
+                is_left = len(experiment.arms_by_name) < num_points
+                spec.generator_kwargs["deduplicate"] = is_left
             adapter = spec._fitted_adapter
             if (
                 spec.generator_enum is Generators.BOTORCH_MODULAR
