@@ -18,6 +18,7 @@ from botorch.exceptions.errors import (
     InputDataError,
     UnsupportedError,
 )
+from botorch.models.transforms.input import InputPerturbation
 from botorch.utils.types import _DefaultType
 from torch import Tensor
 
@@ -156,7 +157,8 @@ def check_modules(kind: type, **values: Any) -> None:
         _require(holds, name, f"an object of class {kind.__name__}", value, remedy)
         # A mean has the attribute if its parameters come in batches.
         batch_shape = getattr(value, "batch_shape", ())
-        if len(batch_shape) > 0:
+        # That of a used perturbation is its number of perturbations.
+        if len(batch_shape) > 0 and not isinstance(value, InputPerturbation):
             raise UnsupportedError(
                 f"Expected `{name}` to be one {kind.__name__}, but it is a batch of "
                 f"shape {tuple(batch_shape)}. Leave out `batch_shape`, or pass "

@@ -174,6 +174,8 @@ def input_transforms(make):
         yield from at(model.condition_on_observations(T[:2], Y[:2]))
     model = gp(make, input_transform=InputPerturbation(SHIFTS))
     yield from at(model)
+    model = gp(make, input_transform=model.input_transform)
+    yield from at(model)
     risk = {"objective": CVaR(0.7, 2), "sampler": sampler(), "prune_baseline": True}
     yield qNoisyExpectedImprovement(model, X, **risk)(T[:2])
     expectation = ExpectationPosteriorTransform(2)
