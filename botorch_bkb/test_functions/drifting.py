@@ -67,6 +67,7 @@ class MarkovGPProblem(DriftingProblem):
         noise_std: float,
         generator: torch.Generator,
     ) -> None:
+        super().__init__(arms, arms.new_zeros(len(arms)), noise_std)
         self.forgetting_rate = check_number("forgetting_rate", forgetting_rate, 0, 1)
         self._generator = generator
         with torch.no_grad():
@@ -75,7 +76,7 @@ class MarkovGPProblem(DriftingProblem):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NumericalWarning)  # of a jitter of 1e-8
             self._root = psd_safe_cholesky(K)
-        super().__init__(arms, self._draw().to(arms), noise_std)
+        self.mean_rewards = self._draw().to(arms)
 
     @override
     def advance(self) -> None:

@@ -65,6 +65,8 @@ def test_what_does_not_fit_is_refused():
     values = torch.ones(3, 2).double()
     with pytest.raises(BotorchTensorDimensionError, match="`values` of shape T x A"):
         TimeSeriesProblem(values[0])
+    with pytest.raises(BotorchTensorDimensionError, match="shape `A x d`"):
+        MarkovGPProblem(values[0], rbf(0.3), 0.1, 0.1, torch.Generator())
     values[1, 0] = math.nan
     with pytest.raises(InputDataError, match="row 1, column 0"):
         TimeSeriesProblem(values)
