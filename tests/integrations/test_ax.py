@@ -287,7 +287,7 @@ def test_a_trial_off_the_grid_blocks_nothing():
     client = new_client()
     node = find_bandit_node(client)
     number = client.attach_trial({"T": 25.0, "solvent": "C"})
-    client.complete_trial(number, raw_data={"y": 0.4})
+    client.complete_trial(number, raw_data={"y": (0.4, 0.1)})
     with pytest.warns(
         InputDataWarning,
         match=rf"Trial {number} is not one of the arms.*'T' among 20.*got 25",

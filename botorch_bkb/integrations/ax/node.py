@@ -497,13 +497,15 @@ class BanditNode(ExternalGenerationNode):
                     "trial if its result counts",
                 )
             if status.is_completed and result[1] and not bandit.takes_noise:
-                raise UnsupportedError(
-                    "Expected results without a standard error, since all results of "
-                    f"this {type(bandit).__name__} have the same noise variance, "
-                    f"but trial {number} has ({mean:g}, {sem:g}). Attach it again "
-                    "without: "
-                    f"`client.attach_data({number}, {{{metric!r}: {mean!r}}})`."
-                )
+                with suppress(InputDataError):  # if the trial is not used
+                    self._arm_of(trials[number])
+                    raise UnsupportedError(
+                        "Expected results without a standard error, since all results "
+                        f"of this {type(bandit).__name__} have the same noise "
+                        f"variance, but trial {number} has ({mean:g}, {sem:g}). Attach "
+                        "it again without: "
+                        f"`client.attach_data({number}, {{{metric!r}: {mean!r}}})`."
+                    )
             if status.is_completed:
                 results[number, metric] = result
         return results
