@@ -97,7 +97,7 @@ class Campaign:
         rows: The candidates with canonical SMILES, and after them measured candidates
             that are no longer in the table.
         available: Which of ``rows`` can be chosen.
-        num_failed: The number of candidates whose last measurement failed.
+        failed: The candidates whose last measurement failed.
         fingerprints: The molecules of each column of SMILES.
         results_id: The column of ids of ``results``; None if they have none.
         is_numbered: Whether the candidates have no ids in their file.
@@ -170,12 +170,11 @@ class Campaign:
         self.table = table.assign(**file.typed)
         self.rows, self.available = rows.iloc[first], available[first]
         told = Rows(results, indices, told.rewards)
-        own, self.others, failed = sort_results(
+        own, self.others, self.failed = sort_results(
             told, self.failures, controls, self.ids_of, args
         )
         self.results, self.indices, self.rewards = own
-        self.available[failed] = False
-        self.num_failed = int((failed < self.num_candidates).sum())
+        self.available[self.failed] = False
         self.num_available = int(self.available.sum())
 
     def make_features(self) -> None:
@@ -195,7 +194,8 @@ class Campaign:
         counts = counts[: len(available)]
         most = args.max_repeats or len(counts) + counts.sum()
         if not (available & (counts < most)).any():
-            num_done, num_failed = int(available.sum()), self.num_failed
+            num_done = int(available.sum())
+            num_failed = int((self.failed < len(available)).sum())
             raise InputDataError(
                 f"Expected candidates to be left for {args.batch_size:,} measurements, "
                 f"but of {len(available):,} candidates {num_done:,} have had their "
@@ -229,9 +229,9 @@ class Campaign:
         bandit.retire_arms(is_out.nonzero().squeeze(-1))
         return available
 
-    def counts(self, bandit: GPBandit) -> str:
+    def counts(self, measured: Tensor) -> str:
         """Say how many candidates there are, and how many of them were measured."""
-        measured = bandit.observed_arms < self.num_candidates
+        measured = measured < self.num_candidates
         num_out = self.num_candidates - self.num_available
         out = f", {num_out:,} of them not available" if num_out else ""
         return (

@@ -126,14 +126,14 @@ class Products:
         bandit.fail(self.failed[is_measured])
         return None
 
-    def counts(self, bandit: GPBandit) -> str:
+    def counts(self, measured: Tensor) -> str:
         """Say how many products there are, and how many of them were measured."""
-        search = "The search was complete. " if isinstance(bandit, GPBandit) else ""
-        positions = self.arms.components(bandit.observed_arms).cpu()
-        measured = (positions < self.sizes).all(dim=-1).sum()
+        search = "" if self.args.roles else "The search was complete. "
+        positions = self.arms.components(measured).cpu()
+        num_measured = (positions < self.sizes).all(dim=-1).sum()
         return (
-            f"{search}{self.num_candidates:,} combinations, {measured:,} of them "
-            "measured"
+            f"{search}{self.num_candidates:,} combinations, {num_measured:,} of "
+            "them measured"
         )
 
     def columns_of(self, indices: Any) -> pd.DataFrame:

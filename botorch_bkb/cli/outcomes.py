@@ -154,6 +154,7 @@ def outcomes_bandit(campaign: Candidates, parts: Sequence[Part]) -> OutcomesBand
     own_names = [name for path in own for name in (path.name, f"{path}")]
     is_other = ~results.index.isin(own_names, level=0)
     is_open &= results[ARM].isin(results[ARM][is_open & is_other])
+    is_open &= ~np.isin(indices, campaign.failed)  # nothing more will come
     told, some = results[~is_open], results[is_open]
     bandit.add_observations(told[ARM], told[names], group=told[GROUP])
     for part in parts:

@@ -436,7 +436,8 @@ def print_summary(
         num_told = int(bandit._used().counts.sum()) - len(bandit.pending)
     told = f"{num_told:,} measurements in all, {num_open:,} "
     told += "with open outcomes or in flight" if args.roles else "in flight"
-    print(f"{campaign.counts(bandit)}, {told}.")
+    # None, if no candidate has all outcomes.
+    print(f"{campaign.counts(bandit.observed_arms[:num_told])}, {told}.")
     if args.roles:
         stop = recommended(bandit, campaign, fitted)
         print(*stop, sep="\n")

@@ -227,7 +227,9 @@ def test_a_failure_counts_whichever_file_comes_last(capsys):
     told[["id", "impurity"]].to_csv("impurity.csv", index=False)
     words = [*LIMITED, "--observations=impurity.csv"]
     run(*words, results=told[["id", "yield"]])
-    assert "last measurement failed: 1 (R02)" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "last measurement failed: 1 (R02)" in said
+    assert "19 measurements in all, 0 with open outcomes" in said
     # A later result of that outcome decides.
     told[["id", "yield"]].to_csv("yield.csv", index=False)
     words += ["--observations=yield.csv"]
@@ -346,6 +348,9 @@ def test_each_outcome_may_have_a_file(capsys):
     RESULTS[["id"]].assign(impurity=known).to_csv("open.csv", index=False)
     run(*LIMITED, "--observations=open.csv", results=RESULTS[["id", "yield"]])
     assert "15 measurements in all, 5 with open outcomes" in capsys.readouterr().out
+    said = "40 candidates, 0 of them measured, 0 measurements in all, 20 with open"
+    run(*LIMITED, results=RESULTS.assign(impurity=np.nan))
+    assert said in capsys.readouterr().out
     # Of two results of the yield, one has no impurity yet.
     again = pd.concat([RESULTS, RESULTS[:1]])[["id", "yield"]]
     run(*words, results=again.assign(other=range(21)))
