@@ -136,11 +136,15 @@ def outcomes_bandit(campaign: Candidates, parts: Sequence[Part]) -> OutcomesBand
             f"combinations, but there are {campaign.num_candidates:,}. Leave it out."
         )
     names, kernel = [*args.roles], KERNELS.get(features.kernel or "")
+    bounds = args.bounds_of
+    for name, sign, end in args.limit:  # which results that are all there meet
+        if next(part.constant for part in parts if part.name == name) == end:
+            bounds.setdefault(name, (-np.inf, end) if sign == "<=" else (end, np.inf))
     bandit = OutcomesBandit(
         features.arms,
         args.roles,
         covar_module=None if kernel is None else dict.fromkeys(names, kernel),
-        bounds=args.bounds_of,
+        bounds=bounds,
         max_inducing=args.max_inducing,
         max_repeats=args.max_repeats,
         generator=torch.Generator().manual_seed(args.seed),

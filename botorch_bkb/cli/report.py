@@ -117,7 +117,8 @@ class Part:
         rewards = torch.tensor(known["rewards"].dropna().to_numpy())
         self.is_fitted = is_fitted(rewards)
         is_one_of_several = bool(self.args.roles) and len(rewards) >= MIN_PULLS_TO_FIT
-        self.is_constant = is_one_of_several and not self.is_fitted
+        is_constant = is_one_of_several and not self.is_fitted
+        self.constant = rewards[0].item() if is_constant else None
 
 
 def read_rounds(campaign: Candidates) -> pd.DataFrame:
@@ -394,7 +395,7 @@ def _fronts(
     told = pd.DataFrame({part.name: part.campaign.rewards for part in parts})
     means = told.groupby(campaign.indices).mean()
     front = batch[:0]
-    if all(part.is_fitted or part.is_constant for part in parts):
+    if all(part.is_fitted or part.constant is not None for part in parts):
         is_large = args.component and campaign.num_candidates > MOST_PRODUCTS
         arms = bandit.pareto_front(among_pulled=bool(is_large))
         front = pd.DataFrame(bandit.predictions(arms))

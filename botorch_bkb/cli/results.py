@@ -420,7 +420,8 @@ def _check_copies(results: pd.DataFrame, args: SuggestOptions) -> None:
     shared = [
         str(name)
         for name in told
-        if name in outcomes or (told[name].groupby(level=0).count() > 0).all()
+        if name in (*outcomes, args.group)
+        or (told[name].groupby(level=0).count() > 0).all()
     ]
     if find_column(shared, args.results_id) is not None:
         told = told[shared]

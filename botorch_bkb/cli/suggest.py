@@ -259,7 +259,7 @@ def _suggest(campaign: Candidates) -> None:
     """Choose the batch from tables that were read, write it, and print a summary."""
     args, parts = campaign.args, outcome_parts(campaign)
     # An outcome whose results are all equal may still hold its limit.
-    fitted = [part.name for part in parts if part.is_fitted or part.is_constant]
+    fitted = [p.name for p in parts if p.is_fitted or p.constant is not None]
     bandit: Any
     if args.roles:
         bandit = outcomes_bandit(campaign, parts)

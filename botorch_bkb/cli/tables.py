@@ -60,7 +60,7 @@ def in_digits_of(value: float, std: float) -> str:
     size = math.floor(math.log10(abs(value))) if value else 0
     if num_decimals > MAX_DECIMALS or size > MAX_DECIMALS:
         return f"{value:.{min(max(size + num_decimals, 1), 15)}e}"
-    return f"{value:.{max(num_decimals, 0)}f}"
+    return f"{value:z.{max(num_decimals, 0)}f}"
 
 
 def quoted(name: object) -> str:

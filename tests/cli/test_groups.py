@@ -316,6 +316,13 @@ def test_earlier_results_alone_need_no_standard_deviations():
     assert len(suggest(None, "--earlier=old.csv", "--noise-std=sd")) == 4
 
 
+def test_controls_of_several_groups_are_no_copies(capsys):
+    OLD.to_csv("old.csv", index=False)
+    controls = pd.DataFrame({"id": "DMSO", "reward": 20.0, "plate": [*"abcdefgh"]})
+    suggest(pd.concat([OF_ARMS[:4], controls]), *GROUPED, "--earlier=old.csv")
+    assert "equal to another row" not in capsys.readouterr().out
+
+
 def test_fractions_in_an_earlier_file_are_named(capsys):
     OLD.assign(reward=OLD["reward"] / 100).to_csv("old.csv", index=False)
     suggest(OF_ARMS, "--earlier=old.csv")

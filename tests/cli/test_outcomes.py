@@ -173,6 +173,16 @@ def test_no_candidate_holds_the_limits(limit, capsys):
     ) in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("full_fits")
+def test_results_that_are_all_at_a_limit_meet_it(capsys):
+    words = ["--limit=solid<=0", "--limit=pH>=7", "--predictions=p.csv", "--top=5"]
+    run("--maximize=yield", *words, results=RESULTS.assign(solid=0, pH=7))
+    said = capsys.readouterr().out
+    assert re.search(r"so far:\n(R00|R36): yield 85.*, solid 0.0000 ", said)
+    assert (pd.read_csv("p.csv")["probability_feasible"] == 1).all()
+    assert pd.read_csv("p.csv")["yield_mean"].is_monotonic_decreasing
+
+
 def test_too_few_results_of_an_outcome(capsys):
     """Others are predicted, and the limits only if all of their outcomes are."""
     results = RESULTS.copy()
