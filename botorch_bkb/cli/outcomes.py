@@ -29,7 +29,7 @@ from botorch_bkb.bandits.roles import (
 )
 from botorch_bkb.cli.arguments import MOMENTS, SuggestOptions
 from botorch_bkb.cli.components import Candidates
-from botorch_bkb.cli.predictions import NUM_PRODUCTS
+from botorch_bkb.cli.predictions import moments, NUM_PRODUCTS
 from botorch_bkb.cli.report import outcome_cells, Part
 from botorch_bkb.cli.results import add_results
 from botorch_bkb.cli.tables import quoted
@@ -177,17 +177,14 @@ def outcomes_bandit(campaign: Candidates, parts: Sequence[Part]) -> OutcomesBand
 def predict_outcomes(
     args: SuggestOptions, bandit: OutcomesBandit, arms: Tensor, fitted: Sequence[str]
 ) -> pd.DataFrame:
-    """Return predictions by arm, empty for outcomes whose model is not fitted yet.
-
-    All are empty while an outcome has no result.
-    """
+    """Return predictions by arm, empty for outcomes whose model is not fitted yet."""
     table = pd.DataFrame(np.nan, arms.numpy(), args.columns_of_next[1:])
-    if all(model._observations.arms for model in bandit.outcomes.values()):
-        table = pd.DataFrame(bandit.predictions(arms)).set_index("arm")
-    for name in {*args.roles}.difference(fitted):
-        table[[f"{name}_{kind}" for kind in MOMENTS]] = np.nan
-        if any(name == limited for limited, *_ in args.limit):
-            table[FEASIBLE] = np.nan
+    for name in fitted:
+        own = [f"{name}_{kind}" for kind in MOMENTS]
+        table[own] = moments(bandit.outcomes[name], arms.numpy()).to_numpy()
+    choice, limited = bandit._choice(), {name for name, *_ in args.limit}
+    if choice is not None and limited and limited <= {*fitted}:
+        table[FEASIBLE] = choice.log_probability_feasible(arms).exp().numpy()
     return table
 
 
@@ -197,7 +194,8 @@ def best_outcomes(
     """Return predictions of all candidates, or of the best ones, with their names.
 
     The best ones are those of the predicted Pareto front, then those that hold the
-    limits, in order of the first objective, then the others by that probability.
+    limits, in order of the first objective, then the others by that probability. While
+    an outcome has no model, the others tell.
     """
     args = campaign.args
     top = args.top or (NUM_PRODUCTS if args.component else None)
@@ -207,11 +205,17 @@ def best_outcomes(
         arms = arms[bandit.arms.is_allowed(arms)]
     arms = arms[~bandit.is_retired[arms]] if top else arms
     table = predict_outcomes(args, bandit, arms, fitted)
-    if top and len(fitted) == len(args.roles):
-        name, role = objectives_of(args.roles)[0]
+    goals = [each for each in objectives_of(args.roles) if each[0] in fitted]
+    if top and goals:
+        name, role = goals[0]
         worth = role.utility(torch.tensor(table[f"{name}_mean"].to_numpy()))
-        holds = table[FEASIBLE].clip(upper=CONFIDENT) if args.limit else 0 * table.index
-        is_front = table.index.isin(bandit.pareto_front(among_pulled=False).numpy())
+        holds = pd.Series(0.0, table.index)
+        if args.limit:
+            holds = table[FEASIBLE].fillna(0.0).clip(upper=CONFIDENT)
+        front = []
+        if len(fitted) == len(args.roles):
+            front = bandit.pareto_front(among_pulled=False).tolist()
+        is_front = table.index.isin(front)
         table = table.iloc[np.lexsort((-worth, -holds, ~is_front))]
     table = table[:top]
     names = campaign.names_of(table.index.to_numpy())

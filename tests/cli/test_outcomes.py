@@ -193,6 +193,15 @@ def test_too_few_results_of_an_outcome(capsys):
     assert batch[hidden].isna().all(axis=None)
     assert "no model of impurity yet: it needs 4 results" in capsys.readouterr().out
     assert "nan" not in Path("r.html").read_text().lower()
+    # No result is fewer still. The best predictions are those of the others.
+    words = [*LIMITED, "--predictions=p.csv", "--top=7", "--report=r.html"]
+    batch = run(*words, results=RESULTS.assign(impurity=np.nan))
+    assert batch["yield_mean"].notna().all()
+    assert "nan" not in Path("r.html").read_text().lower()
+    means = pd.read_csv("p.csv")["yield_mean"]
+    assert len(means) == 7
+    assert means.notna().all()
+    assert means.is_monotonic_decreasing
     batch = run(*LIMITED, "--report=r.html", results=RESULTS[:0])
     assert batch["yield_mean"].isna().all()
     assert "nan" not in Path("r.html").read_text().lower()
