@@ -223,7 +223,10 @@ def best_outcomes(
 
 
 def recommended(
-    bandit: OutcomesBandit, campaign: Candidates, fitted: Sequence[str]
+    bandit: OutcomesBandit,
+    campaign: Candidates,
+    fitted: Sequence[str],
+    has_measured: bool,
 ) -> list[str]:
     """Return lines about the best measured candidate, or the Pareto front of these."""
     args = campaign.args
@@ -233,8 +236,8 @@ def recommended(
             f"There is no model of {listing(unfitted)} yet: it needs "
             f"{MIN_PULLS_TO_FIT} results."
         ]
-    if not len(bandit.observed_arms):
-        return ["No candidate was measured yet. Predictions are from earlier results."]
+    if not has_measured:
+        return ["No candidate has results of all outcomes yet, so none is the best."]
     front = bandit.pareto_front()  # the best one if there is one objective
     table = predict_outcomes(args, bandit, front, fitted)
     if args.limit and (table[FEASIBLE] < CONFIDENT).any():

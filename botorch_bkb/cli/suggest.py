@@ -436,10 +436,10 @@ def print_summary(
         num_told = int(bandit._used().counts.sum()) - len(bandit.pending)
     told = f"{num_told:,} measurements in all, {num_open:,} "
     told += "with open outcomes or in flight" if args.roles else "in flight"
-    # None, if no candidate has all outcomes.
-    print(f"{campaign.counts(bandit.observed_arms[:num_told])}, {told}.")
+    measured = bandit.observed_arms[:num_told]  # none if no candidate has all outcomes
+    print(f"{campaign.counts(measured)}, {told}.")
     if args.roles:
-        stop = recommended(bandit, campaign, fitted)
+        stop = recommended(bandit, campaign, fitted, len(measured) > 0)
         print(*stop, sep="\n")
     elif fitted and len(bandit.observed_arms):
         best = best_measured(bandit, campaign)

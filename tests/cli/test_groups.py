@@ -191,7 +191,7 @@ def test_a_first_batch_needs_no_results_of_this_campaign(capsys):
     Path("next.csv").unlink()
     batch = suggest(None, *words)
     assert batch["cost_mean"].notna().all()
-    assert "No candidate was measured yet." in capsys.readouterr().out
+    assert "No candidate has results of all outcomes yet" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

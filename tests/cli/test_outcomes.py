@@ -370,6 +370,12 @@ def test_each_outcome_may_have_a_file(capsys):
     said = "40 candidates, 0 of them measured, 0 measurements in all, 20 with open"
     run(*LIMITED, results=RESULTS.assign(impurity=np.nan))
     assert said in capsys.readouterr().out
+    apart = RESULTS.assign(impurity=RESULTS["impurity"].where(RESULTS.index < 9))
+    apart["yield"] = apart["yield"].where(apart.index >= 9)
+    run(*LIMITED, results=apart)
+    told = capsys.readouterr().out
+    assert said in told
+    assert "No candidate has results of all outcomes yet, so none is the best." in told
     # Of two results of the yield, one has no impurity yet.
     again = pd.concat([RESULTS, RESULTS[:1]])[["id", "yield"]]
     run(*words, results=again.assign(other=range(21)))
