@@ -139,7 +139,10 @@ def outcomes_bandit(campaign: Candidates, parts: Sequence[Part]) -> OutcomesBand
     bounds = args.bounds_of
     for name, sign, end in args.limit:  # which results that are all there meet
         if next(part.constant for part in parts if part.name == name) == end:
-            bounds.setdefault(name, (-np.inf, end) if sign == "<=" else (end, np.inf))
+            low, high = bounds.get(name, (-np.inf, np.inf))
+            high = np.nextafter(end, np.inf) if sign == "<=" else high
+            low = np.nextafter(end, -np.inf) if sign == ">=" else low
+            bounds[name] = low, high
     bandit = OutcomesBandit(
         features.arms,
         args.roles,

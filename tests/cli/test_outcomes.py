@@ -181,6 +181,14 @@ def test_results_that_are_all_at_a_limit_meet_it(capsys):
     assert re.search(r"so far:\n(R00|R36): yield 85.*, solid 0.0000 ", said)
     assert (pd.read_csv("p.csv")["probability_feasible"] == 1).all()
     assert pd.read_csv("p.csv")["yield_mean"].is_monotonic_decreasing
+    run(
+        "--maximize=yield",
+        *words,
+        "--bounds=solid=0:9",
+        results=RESULTS.assign(solid=0, pH=7),
+    )
+    assert (pd.read_csv("p.csv")["probability_feasible"] == 1).all()
+    assert (pd.read_csv("p.csv")["solid_low"] == 0).all()
 
 
 def test_too_few_results_of_an_outcome(capsys):
