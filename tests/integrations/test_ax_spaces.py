@@ -534,6 +534,10 @@ def test_the_modular_route_has_more_initial_trials_than_points(tmp_path):
     chosen = play(client, 2)
     assert chosen[0] != chosen[1]
     assert play(reload(client, tmp_path), 4)[-1] == {"a": 1.0}
+    client = new_client(modular_strategy(num_initial=4, seed=0), two)
+    chosen = [*client.get_next_trials(4).values()]  # at once
+    assert chosen[:2] == [{"a": 0.0}, {"a": 1.0}]
+    assert len(chosen) == 4
 
 
 def test_a_tracked_metric_makes_no_trial_pending():

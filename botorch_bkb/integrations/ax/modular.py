@@ -143,11 +143,17 @@ class FiniteArmsOnly(PausingCriterion):
         check_modular(experiment)
         parameters = experiment.search_space.parameters.values()
         num_points = math.prod(each.cardinality() for each in parameters)
+        # Those of this call are no trials yet.
+        runs = curr_node.generation_strategy._generator_runs
+        arms = {arm.signature for run in runs for arm in run.arms}
+        is_left = len(arms.union(experiment.arms_by_signature)) < num_points
         for spec in curr_node.generator_specs:
-            if spec.generator_enum is Generators.SOBOL:  # may have more trials
-                is_left = len(experiment.arms_by_name) < num_points
-                spec.generator_kwargs["deduplicate"] = is_left
             adapter = spec._fitted_adapter
+            if spec.generator_enum is Generators.SOBOL:  # may have more trials
+                spec.generator_kwargs["deduplicate"] = is_left
+                if adapter is not None:  # one for all trials of a call
+                    generator: Any = adapter.generator
+                    generator.deduplicate = is_left
             if (
                 spec.generator_enum is Generators.BOTORCH_MODULAR
                 and adapter is not None
