@@ -138,10 +138,13 @@ def outcomes_bandit(campaign: Candidates, parts: Sequence[Part]) -> OutcomesBand
     names, kernel = [*args.roles], KERNELS.get(features.kernel or "")
     bounds = args.bounds_of
     for name, sign, end in args.limit:  # which results that are all there meet
-        if next(part.constant for part in parts if part.name == name) == end:
-            low, high = bounds.get(name, (-np.inf, np.inf))
-            high = np.nextafter(end, np.inf) if sign == "<=" else high
-            low = np.nextafter(end, -np.inf) if sign == ">=" else low
+        low, high = bounds.get(name, (-np.inf, np.inf))
+        constant = next(part.constant for part in parts if part.name == name)
+        if constant == end and low <= end <= high:
+            if sign == "<=":
+                high = max(end, np.nextafter(low, np.inf))
+            else:
+                low = min(end, np.nextafter(high, -np.inf))
             bounds[name] = low, high
     bandit = OutcomesBandit(
         features.arms,

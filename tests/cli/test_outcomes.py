@@ -176,19 +176,18 @@ def test_no_candidate_holds_the_limits(limit, capsys):
 @pytest.mark.usefixtures("full_fits")
 def test_results_that_are_all_at_a_limit_meet_it(capsys):
     words = ["--limit=solid<=0", "--limit=pH>=7", "--predictions=p.csv", "--top=5"]
-    run("--maximize=yield", *words, results=RESULTS.assign(solid=0, pH=7))
+    results = RESULTS.assign(solid=0, pH=7)
+    run("--maximize=yield", *words, results=results)
     said = capsys.readouterr().out
     assert re.search(r"so far:\n(R00|R36): yield 85.*, solid 0.0000 ", said)
     assert (pd.read_csv("p.csv")["probability_feasible"] == 1).all()
     assert pd.read_csv("p.csv")["yield_mean"].is_monotonic_decreasing
-    run(
-        "--maximize=yield",
-        *words,
-        "--bounds=solid=0:9",
-        results=RESULTS.assign(solid=0, pH=7),
-    )
+    run("--maximize=yield", *words, "--bounds=solid=0:9", results=results)
     assert (pd.read_csv("p.csv")["probability_feasible"] == 1).all()
     assert (pd.read_csv("p.csv")["solid_low"] == 0).all()
+    assert (pd.read_csv("p.csv")["pH_low"] == 7).all()  # not rounded
+    run("--maximize=yield", *words, "--bounds=pH=8:9", results=results)
+    assert "20 of 20 results are outside of --bounds" in capsys.readouterr().out
 
 
 def test_too_few_results_of_an_outcome(capsys):
