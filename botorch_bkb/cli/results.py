@@ -420,15 +420,18 @@ def _check_copies(results: pd.DataFrame, args: SuggestOptions) -> None:
     shared = [
         str(name)
         for name in told
-        if name in (*outcomes, args.group)
-        or (told[name].groupby(level=0).count() > 0).all()
+        if name in outcomes or (told[name].groupby(level=0).count() > 0).all()
     ]
+    groups = told.get(args.group)
     if find_column(shared, args.results_id) is not None:
         told = told[shared]
     is_copy = told.duplicated()
+    if groups is not None:  # results of another group are no copies
+        is_copy &= groups.isna() | pd.concat([told, groups], axis=1).duplicated()
     if args.replicates_are_real or not is_copy.any():
         return
-    has_copy = told.duplicated(keep=False)
+    rows = [told[name] for name in told]
+    has_copy = is_copy.groupby(rows, sort=False, dropna=False).transform("any")
     said = (
         f"{has_copy.sum():,} of {len(told):,} measurements are equal to another row in "
         f"every column, such as {row_name(is_copy)}"

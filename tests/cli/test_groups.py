@@ -319,8 +319,12 @@ def test_earlier_results_alone_need_no_standard_deviations():
 def test_controls_of_several_groups_are_no_copies(capsys):
     OLD.to_csv("old.csv", index=False)
     controls = pd.DataFrame({"id": "DMSO", "reward": 20.0, "plate": [*"abcdefgh"]})
-    suggest(pd.concat([OF_ARMS[:4], controls]), *GROUPED, "--earlier=old.csv")
+    results = pd.concat([OF_ARMS[:4], controls])
+    suggest(results, *GROUPED, "--earlier=old.csv")
     assert "equal to another row" not in capsys.readouterr().out
+    results.drop(columns="plate").to_csv("again.csv", index=False)
+    suggest(results, *GROUPED, "--earlier=again.csv", code=2)
+    assert "24 of 24 measurements are equal" in capsys.readouterr().err
 
 
 def test_fractions_in_an_earlier_file_are_named(capsys):
