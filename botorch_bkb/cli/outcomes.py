@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -201,7 +202,7 @@ def best_outcomes(
 
     The best ones are those of the predicted Pareto front, then those that hold the
     limits, in order of the first objective, then the others by that probability. While
-    an outcome has no model, the others tell.
+    an outcome has no model, its limits and its objective do not count.
     """
     args = campaign.args
     top = args.top or (NUM_PRODUCTS if args.component else None)
@@ -215,9 +216,10 @@ def best_outcomes(
     if top and goals:
         name, role = goals[0]
         worth = role.utility(torch.tensor(table[f"{name}_mean"].to_numpy()))
-        holds = pd.Series(0.0, table.index)
-        if args.limit:
-            holds = table[FEASIBLE].fillna(0.0).clip(upper=CONFIDENT)
+        choice: Any = bandit._choice()
+        models = [bandit.outcomes[each] for each in fitted]
+        choice.models = [own for own in choice.models if own.bandit in models]
+        holds = choice.log_probability_feasible(arms).exp().numpy().clip(max=CONFIDENT)
         front = []
         if len(fitted) == len(args.roles):
             front = bandit.pareto_front(among_pulled=False).tolist()

@@ -209,6 +209,9 @@ def test_too_few_results_of_an_outcome(capsys):
     assert len(means) == 7
     assert means.notna().all()
     assert means.is_monotonic_decreasing
+    # Limits of the others order them, too.
+    run(*words, "--limit=cost<=9", results=RESULTS.assign(impurity=np.nan))
+    assert (pd.read_csv("p.csv")["cost_mean"] < 9).all()
     batch = run(*LIMITED, "--report=r.html", results=RESULTS[:0])
     assert batch["yield_mean"].isna().all()
     assert "nan" not in Path("r.html").read_text().lower()
