@@ -139,14 +139,8 @@ def outcomes_bandit(campaign: Candidates, parts: Sequence[Part]) -> OutcomesBand
     names, kernel = [*args.roles], KERNELS.get(features.kernel or "")
     bounds = args.bounds_of
     for name, sign, end in args.limit:  # which results that are all there meet
-        low, high = bounds.get(name, (-np.inf, np.inf))
-        constant = next(part.constant for part in parts if part.name == name)
-        if constant == end and low <= end <= high:
-            if sign == "<=":
-                high = max(end, np.nextafter(low, np.inf))
-            else:
-                low = min(end, np.nextafter(high, -np.inf))
-            bounds[name] = low, high
+        if next(part.constant for part in parts if part.name == name) == end:
+            bounds.setdefault(name, (-np.inf, end) if sign == "<=" else (end, np.inf))
     bandit = OutcomesBandit(
         features.arms,
         args.roles,

@@ -182,9 +182,6 @@ def test_results_that_are_all_at_a_limit_meet_it(capsys):
     assert re.search(r"so far:\n(R00|R36): yield 85.*, solid 0.0000 ", said)
     assert (pd.read_csv("p.csv")["probability_feasible"] == 1).all()
     assert pd.read_csv("p.csv")["yield_mean"].is_monotonic_decreasing
-    run("--maximize=yield", *words, "--bounds=solid=0:9", results=results)
-    assert (pd.read_csv("p.csv")["probability_feasible"] == 1).all()
-    assert (pd.read_csv("p.csv")["solid_low"] == 0).all()
     assert (pd.read_csv("p.csv")["pH_low"] == 7).all()  # not rounded
     run("--maximize=yield", *words, "--bounds=pH=8:9", results=results)
     assert "20 of 20 results are outside of --bounds" in capsys.readouterr().out

@@ -528,18 +528,6 @@ def test_the_modular_route_repeats_and_counts_pending_points(monkeypatch):
     assert max(seen) == 3
 
 
-def test_the_modular_route_has_more_initial_trials_than_points(tmp_path):
-    two = [choices("a", [0.0, 1.0], is_ordered=True)]
-    client = new_client(modular_strategy(num_initial=4, seed=0), two)
-    chosen = play(client, 2)
-    assert chosen[0] != chosen[1]
-    assert play(reload(client, tmp_path), 4)[-1] == {"a": 1.0}
-    client = new_client(modular_strategy(num_initial=4, seed=0), two)
-    chosen = [*client.get_next_trials(4).values()]  # at once
-    assert chosen[:2] == [{"a": 0.0}, {"a": 1.0}]
-    assert len(chosen) == 4
-
-
 def test_a_tracked_metric_makes_no_trial_pending():
     """Whether its name is before the objective's or behind it, without results."""
     chosen = []

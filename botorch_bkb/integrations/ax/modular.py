@@ -141,19 +141,8 @@ class FiniteArmsOnly(PausingCriterion):
     def is_met(self, experiment: Experiment, curr_node: GenerationNode) -> bool:
         """Check the experiment, and return False: there is nothing to wait for."""
         check_modular(experiment)
-        parameters = experiment.search_space.parameters.values()
-        num_points = math.prod(each.cardinality() for each in parameters)
-        # Those of this call are no trials yet.
-        runs = curr_node.generation_strategy._generator_runs
-        arms = {arm.signature for run in runs for arm in run.arms}
-        is_left = len(arms.union(experiment.arms_by_signature)) < num_points
         for spec in curr_node.generator_specs:
             adapter = spec._fitted_adapter
-            if spec.generator_enum is Generators.SOBOL:  # may have more trials
-                spec.generator_kwargs["deduplicate"] = is_left
-                if adapter is not None:  # one for all trials of a call
-                    generator: Any = adapter.generator
-                    generator.deduplicate = is_left
             if (
                 spec.generator_enum is Generators.BOTORCH_MODULAR
                 and adapter is not None
@@ -228,7 +217,8 @@ def modular_strategy(
     Args:
         model_class: The surrogate.
         acqf_class: The acquisition function, which must take pending points.
-        num_initial: The number of trials with data before the model chooses.
+        num_initial: The number of trials with data before the model chooses, no more
+            than the space has points: Ax's Sobol generator repeats none.
         seed: The seed of the Sobol points.
         name: The name of the strategy and of the node that follows Sobol's.
 
