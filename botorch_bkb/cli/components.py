@@ -212,8 +212,8 @@ def _read_list(
             cell = entries[wrong].astype("object").fillna("an empty cell").iloc[0]
             raise InputDataError(
                 f"Column {each!r} of {path} has {cell} in {row_name(wrong)}, which is "
-                f"not a number. Correct it. Pass --smiles {quoted(name)} for "
-                f"molecules, or --drop {quoted(each)}."
+                "not a number. Correct it, or leave the column out by --drop "
+                f"{quoted(each)}. Pass --smiles {quoted(name)} for molecules."
             )
     note_forgotten(table, args)
     return table.astype("float64"), file.form

@@ -436,7 +436,8 @@ def print_summary(
         num_told = int(bandit._used().counts.sum()) - len(bandit.pending)
     told = f"{num_told:,} measurements in all, {num_open:,} "
     told += "with open outcomes or in flight" if args.roles else "in flight"
-    measured = bandit.observed_arms[:num_told]  # none if no candidate has all outcomes
+    measured = bandit.observed_arms
+    measured = measured if num_told else measured[:0]  # none has all outcomes
     print(f"{campaign.counts(measured)}, {told}.")
     if args.roles:
         stop = recommended(bandit, campaign, fitted, len(measured) > 0)
