@@ -126,7 +126,10 @@ class AtLeast(Limit):
 def checked_roles(
     outcomes: Mapping[str, Role | Sequence[Role]],
 ) -> dict[str, tuple[Role, ...]]:
-    """Return the roles of each outcome; raise unless one to four are objectives."""
+    """Return the roles of each outcome; raise if they cannot be met together.
+
+    One to four outcomes have to be objectives.
+    """
     roles: dict[str, tuple[Role, ...]] = {}
     if not isinstance(outcomes, Mapping):
         raise InputDataError(
@@ -145,6 +148,13 @@ def checked_roles(
             raise InputDataError(
                 f"Expected at most one objective of the outcome {name!r}, but got "
                 f"{given!r}. Keep one of them, and limits."
+            )
+        least = max((r.limit for r in own if isinstance(r, AtLeast)), default=-math.inf)
+        most = min((r.limit for r in own if isinstance(r, AtMost)), default=math.inf)
+        if least > most:
+            raise InputDataError(
+                f"Expected limits of the outcome {name!r} that some value meets, but "
+                f"got at least {least:.12g} and at most {most:.12g}. Correct one."
             )
         roles[name] = tuple(own)
     number = len(objectives_of(roles))

@@ -145,7 +145,7 @@ def limit(text: str) -> tuple[str, str, float]:
         return name, "<=" if sign in "<=≤" else ">=", number(end)
     except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(
-            'expected COLUMN <= NUMBER or COLUMN >= NUMBER, such as "impurity <= 2", '
+            'expected COLUMN <= NUMBER or COLUMN >= NUMBER, such as "impurity <= 2.5", '
             f"but got {text!r}"
         ) from None
 

@@ -64,7 +64,7 @@ def test_values_of_options(name, text, value):
             for text in ("yield", "yield:big:0:1", "yield:max:0", "y:max:a:1")
         ),
         (["--objective", "x:a:1"], 'For a target, pass --target "viscosity = 350"'),
-        (["--limit", "y = 2"], "such as \"impurity <= 2\", but got 'y = 2'"),
+        (["--limit", "y = 2"], "such as \"impurity <= 2.5\", but got 'y = 2'"),
         (["--limit", "y <= two"], "expected COLUMN <= NUMBER or COLUMN >= NUMBER"),
         (["--target", "y"], "\"viscosity = 350 +- 10\", but got 'y'"),
         (["--target", "x = 3 +- -1"], "expected COLUMN = NUMBER or COLUMN = NUMBER"),
