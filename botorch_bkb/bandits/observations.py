@@ -301,6 +301,11 @@ class Observations:
             found = scores(self._long(arms)).tolist()
         else:
             arms = [NO_ARM] * as_tensor("rewards", rewards, "real numbers").numel()
+            if "" in check_labels("control", control, len(arms)):
+                raise InputDataError(
+                    "Expected `control` to name the sample of every result, but got "
+                    f"{control!r}. Record the results of arms with `indices`."
+                )
             found = [0.0] * len(arms)
         pulls, ids = list(map(Pull, arms, found)), [-1] * len(arms)
         self._extend(

@@ -393,6 +393,13 @@ def test_labels_of_another_shape_change_nothing():
             bandit.add_observations([1, 2, 3], [1.0, 2.0, 3.0], group=labels)
 
 
+def test_a_control_without_a_name_changes_nothing():
+    bandit, groups = told(), ["p", "q"]  # in fits it would be a result of arm 0
+    for names in ("", ["c", math.nan]):
+        with unchanged(bandit), pytest.raises(InputDataError, match="`control` to"):
+            bandit.add_observations(None, [1.0, 2.0], control=names, group=groups)
+
+
 @pytest.mark.parametrize(
     "make",
     [
