@@ -367,7 +367,8 @@ class OutcomesBandit(SavedBandit):
         ids = None if pull_ids is None else check_pull_ids(pull_ids, size)
         names = {name: check_labels(name, each, size) for name, each in labels.items()}
         for name, values in columns.items():
-            noise = noises.get(name, math.nan)  # NaN if not known
+            noise = noises.get(name)
+            noise = math.nan if noise is None else noise  # not known
             noise = as_tensor(name, noise, "noise variances").double().flatten()
             if len(values) != size or len(noise) not in (1, size):
                 raise InputDataError(

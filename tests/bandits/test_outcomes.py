@@ -271,6 +271,7 @@ def test_options_are_by_outcome():
     with pytest.raises(InputDataError, match="`noise_variance` by outcome"):
         campaign().add_observations([20], told, noise_variance=0.1)
     campaign().add_observations([20], told, noise_variance=told)
+    campaign().add_observations([20], told, noise_variance={"cost": None})  # unknown
     with pytest.raises(InputDataError, match="`reference_point` to be a number"):
         OutcomesBandit(ARMS, ROLES, reference_point={"cost": np.nan})
     roles = {"yield": Maximize(), "cost": AtMost(1.0)}
