@@ -19,9 +19,12 @@ from copy import copy, deepcopy
 from typing import Any
 
 import torch
-from botorch.acquisition.acquisition import MCSamplerMixin
 from botorch.acquisition.cached_cholesky import CachedCholeskyMCSamplerMixin
-from botorch.acquisition.monte_carlo import SampleReducingMCAcquisitionFunction
+from botorch.acquisition.monte_carlo import (
+    MCAcquisitionFunction,
+    SampleReducingMCAcquisitionFunction,
+)
+from botorch.acquisition.multi_objective.base import MultiObjectiveMCAcquisitionFunction
 from botorch.acquisition.objective import LearnedObjective
 from botorch.models import ModelListGP
 from botorch.models.gpytorch import BatchedMultiOutputGPyTorchModel
@@ -189,7 +192,9 @@ def can_share(acq_function: Any, choices: Tensor, q: int) -> bool:
     self.model.posterior(X))``, of outcomes that are independent Gaussian processes. And
     a number for each choice, known point and outcome must fit two GiB.
     """
-    if not isinstance(acq_function, MCSamplerMixin):
+    # Others with a sampler, such as qMaxValueEntropy, condition on pending points.
+    kinds = MCAcquisitionFunction, MultiObjectiveMCAcquisitionFunction
+    if not isinstance(acq_function, kinds):
         return False
     function: Any = acq_function
     model, options = function.model, _options_of(function)

@@ -10,6 +10,7 @@ from botorch.acquisition.logei import (
     qLogExpectedImprovement,
     qLogNoisyExpectedImprovement,
 )
+from botorch.acquisition.max_value_entropy_search import qMaxValueEntropy
 from botorch.acquisition.monte_carlo import (
     MCAcquisitionFunction,
     qNoisyExpectedImprovement,
@@ -226,13 +227,24 @@ def test_samples_of_too_many_known_points_are_not_shared(monkeypatch):
     assert not can_share(function, CHOICES, 4)
 
 
-def test_what_cannot_be_shared_is_evaluated_as_before():
-    model = SingleTaskGP(X, Y.exp(), outcome_transform=Log())
-    function = qLogExpectedImprovement(model, best_f=1.0, sampler=sampler())
-    assert not can_share(function, CHOICES, 4)
-    indices, _ = optimize_acqf_finite(function, CHOICES, q=2)
-    expected, _ = optimize_acqf_discrete(function, q=2, choices=CHOICES)
+@pytest.mark.parametrize(
+    "new_function",
+    [
+        lambda: qLogExpectedImprovement(
+            SingleTaskGP(X, Y.exp(), outcome_transform=Log()), 1.0, sampler=sampler()
+        ),
+        lambda: qMaxValueEntropy(fixed_gp(X, Y), CHOICES),  # fantasizes pending points
+    ],
+)
+def test_what_cannot_be_shared_is_evaluated_as_before(new_function):
+    found = []
+    for optimize in (optimize_acqf_finite, optimize_acqf_discrete):
+        torch.manual_seed(0)
+        found.append(optimize(new_function(), choices=CHOICES, q=2))
+    (indices, values), (expected, others) = found
+    assert not can_share(new_function(), CHOICES, 4)
     torch.testing.assert_close(CHOICES[indices], expected)
+    torch.testing.assert_close(values, others.flatten())
 
 
 @pytest.mark.filterwarnings("ignore:A not p.d.")
