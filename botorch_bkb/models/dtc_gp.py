@@ -588,10 +588,12 @@ class SingleTaskDTCGP(SingleTaskGP):
 
     def _unbatched(self, X: Tensor) -> Tensor:
         """Return ``n x d`` training inputs, or raise."""
-        shape = self.train_inputs[0].shape
-        if len(shape) != 2:
+        # In training, inputs that are not transformed may have no batch.
+        shape = self.train_targets.shape
+        if len(shape) != 1:
             raise UnsupportedError(
-                f"Expected unbatched training data, but got shape {tuple(shape)}. "
+                "Expected unbatched training data, but got targets of shape "
+                f"{tuple(shape)}. "
                 "Fantasy models have a posterior until their data or mode change: ask "
                 "the model that they were made from."
             )
