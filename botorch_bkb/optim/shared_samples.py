@@ -26,6 +26,7 @@ from botorch.acquisition.monte_carlo import (
 )
 from botorch.acquisition.multi_objective.base import MultiObjectiveMCAcquisitionFunction
 from botorch.acquisition.objective import LearnedObjective
+from botorch.exceptions.errors import UnsupportedError
 from botorch.models import ModelListGP
 from botorch.models.gpytorch import BatchedMultiOutputGPyTorchModel
 from botorch.posteriors import GPyTorchPosterior
@@ -217,8 +218,10 @@ def _can_split(model: Any) -> bool:
     if not isinstance(model, ModelListGP | BatchedMultiOutputGPyTorchModel):
         return False
     try:
-        model.subset_output([0])
-    except NotImplementedError:  # BoTorch's of a given kernel
+        for number in range(model.num_outputs):
+            model.subset_output([number])
+    # BoTorch's of a given kernel, or of several tasks.
+    except (NotImplementedError, UnsupportedError):
         return False
     return True
 

@@ -45,6 +45,7 @@ from tests.helpers import random_points
 
 NUM_SAMPLES = 16
 X, Y = standardized_data(8)
+TASKS = torch.cat([X, torch.arange(8).remainder(2).to(X).unsqueeze(-1)], dim=-1)
 CHOICES = random_points(25, 2, seed=3)
 
 
@@ -227,6 +228,7 @@ def test_samples_of_too_many_known_points_are_not_shared(monkeypatch):
     assert not can_share(function, CHOICES, 4)
 
 
+@pytest.mark.filterwarnings("ignore:A not p.d.")
 @pytest.mark.parametrize(
     "new_function",
     [
@@ -234,6 +236,12 @@ def test_samples_of_too_many_known_points_are_not_shared(monkeypatch):
             SingleTaskGP(X, Y.exp(), outcome_transform=Log()), 1.0, sampler=sampler()
         ),
         lambda: qMaxValueEntropy(fixed_gp(X, Y), CHOICES),  # fantasizes pending points
+        lambda: qLogExpectedImprovement(
+            ModelListGP(fixed_gp(X, Y), MultiTaskGP(TASKS, Y, task_feature=-1)),
+            best_f=0.0,
+            sampler=sampler(),
+            objective=LinearMCObjective(torch.ones(3).double()),
+        ),
     ],
 )
 def test_what_cannot_be_shared_is_evaluated_as_before(new_function):
@@ -266,8 +274,7 @@ def test_a_model_of_two_outcomes_with_a_kernel_of_its_own_is_not_split():
 
 
 def test_a_model_of_several_tasks_needs_no_pending_points():
-    tasks = torch.arange(8).remainder(2).to(X).unsqueeze(-1)
-    model = MultiTaskGP(torch.cat([X, tasks], -1), Y, task_feature=-1, output_tasks=[0])
+    model = MultiTaskGP(TASKS, Y, task_feature=-1, output_tasks=[0])
     function = qLogExpectedImprovement(model, best_f=0.0, sampler=sampler())
     assert can_share(function, CHOICES, 2)
     indices, _ = optimize_acqf_finite(function, CHOICES, q=2)
