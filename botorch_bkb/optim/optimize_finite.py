@@ -106,7 +106,8 @@ def optimize_acqf_finite(
         The ``q`` row indices in picking order, and their values at the time.
 
     Raises:
-        BotorchTensorDimensionError: If choices or values have the wrong shape.
+        BotorchTensorDimensionError: If `choices`, `X_avoid` or values have a wrong
+            shape.
         InputDataError: If another argument is wrong, or a value is NaN.
         UnsupportedError: If the function is one-shot, or for ``q > 1`` ignores pending
             points.
@@ -373,6 +374,11 @@ def _available_indices(
         indices = indices[mask]
     if X_avoid is not None:
         check_tensors(X_avoid=X_avoid)
+        if X_avoid.shape[1:] != choices.shape[1:]:
+            raise BotorchTensorDimensionError(
+                "Expected `X_avoid` to be rows of `choices`, of shape n x "
+                f"{choices.shape[-1]}, but got {tuple(X_avoid.shape)}."
+            )
         avoided = rows_of_hashes(choices, row_hashes(X_avoid.to(choices)))
         indices = indices[~torch.isin(indices, avoided)]
     if inequality_constraints is not None:
