@@ -593,9 +593,8 @@ class SingleTaskDTCGP(SingleTaskGP):
         if len(shape) != 1:
             raise UnsupportedError(
                 "Expected unbatched training data, but got targets of shape "
-                f"{tuple(shape)}. "
-                "Fantasy models have a posterior until their data or mode change: ask "
-                "the model that they were made from."
+                f"{tuple(shape)}. Fantasy models have a posterior until their data or "
+                "mode change: ask the model that they were made from."
             )
         return X
 

@@ -272,7 +272,7 @@ def test_bad_choices_are_refused():
         (X, {"available": none}, "got none of 5"),
         (column([0.0, nan, nan]), {}, "NaN for 2, the first of them choice 1"),
     ):
-        shape = "but got (" in message.replace("\\", "")
+        shape = r"but got \(" in message
         error = BotorchTensorDimensionError if shape else InputDataError
         with pytest.raises(error, match=message):
             optimize_acqf_finite(first_feature(), choices, **{"q": 1, **options})
