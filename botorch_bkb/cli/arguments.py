@@ -523,7 +523,8 @@ class SuggestOptions(TableOptions, RunOptions):
     @property
     def has_own_results(self) -> bool:
         """Whether the table of candidates is one of the results, too."""
-        return self.arms.resolve() in [path.resolve() for path in self.observations]
+        paths = *self.observations, *self.earlier
+        return self.arms.resolve() in [path.resolve() for path in paths]
 
     @property
     def columns_of_next(self) -> list[str]:

@@ -317,12 +317,11 @@ def _read_result(
     _check_percents(table, path, args)
     is_failed = frame.index.isin(table.failed)
     is_measured = frame[outcomes].notna().any(axis="columns")
+    if path.resolve() == args.arms.resolve() and table.sheet != args.arms_sheet:
+        args.arms /= args.arms_sheet  # which is another table from now on
     if is_earlier:
         return replace(table, frame=frame[is_measured & ~is_failed])
-    is_same_file = path.resolve() == args.arms.resolve()
-    if is_same_file and table.sheet != args.arms_sheet:
-        args.arms /= args.arms_sheet  # which is another table from now on
-    elif is_same_file:
+    if path.resolve() == args.arms.resolve():
         # An empty result here is a candidate, not a measurement in flight.
         return replace(table, frame=frame[is_measured | is_failed])
     return table

@@ -194,6 +194,15 @@ def test_a_first_batch_needs_no_results_of_this_campaign(capsys):
     assert "No candidate has results of all outcomes yet" in capsys.readouterr().out
 
 
+def test_the_table_of_candidates_may_have_the_earlier_results(capsys):
+    arms = NUMBERS.assign(reward=yields(ARMS), cost=ARMS["heat"] + ARMS["base"])
+    words = ["--maximize=reward", "--limit=cost <= 60", "--earlier=arms.csv"]
+    suggest(None, *words, arms=arms)
+    said = capsys.readouterr().out
+    assert "arms: 72 results, worth about" in said
+    assert "is ignored" not in said
+
+
 @pytest.mark.parametrize(
     ("files", "labels"),
     [(("a/old.csv", "b/old.csv"), ("a/old", "b/old")), (2 * (("old.csv", "old.tsv"),))],

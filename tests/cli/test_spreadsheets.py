@@ -200,6 +200,15 @@ def test_two_sheets_of_one_file_are_two_tables(capsys):
     assert set(pd.read_csv("1.csv")["heat"]) == {0.0, 1.0, 4.0, 9.0, 16.0}
 
 
+def test_earlier_results_in_another_sheet_belong_to_equal_settings(capsys):
+    rows = [(n * n, n % 3) for n in range(9)]
+    old = [("x", "y", "reward"), *((*row, sum(row)) for row in rows[:4:-1])]
+    book("all.xlsx", [("x", "y"), *rows], old)
+    words = ["--earlier=all.xlsx", "--sheet=S0", "--sheet=S1", "--batch-size=2"]
+    assert main(["suggest", "all.xlsx", *words]) == 0
+    assert "such as row 2 of all.xlsx those of row 10," in capsys.readouterr().out
+
+
 def test_every_component_has_a_sheet(capsys):
     acids = [("id", "pka"), ("x", 4.2), ("y", 3.1), ("z", 1.0)]
     heats = [("id", "kelvin"), ("20", 20), ("60", 60)]
