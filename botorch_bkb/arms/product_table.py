@@ -311,7 +311,9 @@ class ProductLimits(PullLimits):
 
 
 def table_of(arms: Any) -> ArmTable | ProductTable:
-    """Return the table of arms or of a product space; a frame's columns keep names."""
+    """Return the table of arms, of which those of a frame keep names, or a table."""
+    if isinstance(arms, ArmTable | ProductTable):
+        return arms
     if isinstance(arms, ProductArms):
         return ProductTable.of(arms)
     rows = as_arms(arms, takes_words=True)

@@ -17,8 +17,9 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.acquisition.schedules import ConfidenceSchedule, DeviationWidth
-from botorch_bkb.arms import ProductLimits, PullLimits, TableArms
-from botorch_bkb.arms.table import ArmTable, as_arms
+from botorch_bkb.arms import ProductLimits, PullLimits
+from botorch_bkb.arms.product_table import table_of
+from botorch_bkb.arms.table import ArmTable
 from botorch_bkb.bandits.bandit import FiniteArmBandit
 from botorch_bkb.bandits.base import Array, locked, Values
 from botorch_bkb.bandits.drifting import (
@@ -189,18 +190,17 @@ class GPBandit(FiniteArmBandit):
         drifts = rate is None or rate > 0
         self.goal = _checked_goal(goal, drifts)
         self.takes_noise = not drifts
-        given, arms = arms, as_arms(arms, takes_words=True)
-        given = arms if isinstance(arms, TableArms) else given
+        table: Any = table_of(arms)
         policy = as_policy(policy)
         self.bounds = low, high = check_range("bounds", bounds)
         signed = (low, high) if maximize else (-high, -low)
-        learned = arms, covar_module, noise_variance
+        learned = table.rows, covar_module, noise_variance
         surrogate: ArmSurrogate
         if drifts:
             surrogate = FilterSurrogate(
                 DriftFitter(*learned, rate, "average", signed),
                 max_feature_bytes,
-                sparse=exact_filter_bytes(len(arms)) > max_feature_bytes,
+                sparse=exact_filter_bytes(len(table.rows)) > max_feature_bytes,
             )
         else:
             surrogate = PosteriorSurrogate(
@@ -217,7 +217,7 @@ class GPBandit(FiniteArmBandit):
             is_sum = isinstance(kernel, AdditiveKernel)
             confidence = DETAIL_WIDTH if is_sum else PRACTICAL_WIDTH
         super().__init__(
-            given,
+            table,
             surrogate,
             policy,
             confidence=confidence,

@@ -17,7 +17,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from botorch_bkb.arms import BitArms, ProductArms, PullCounts, PullLimits, TableArms
-from botorch_bkb.arms.table import as_arms
+from botorch_bkb.arms.product_table import table_of
 from botorch_bkb.bandits.bandit import FiniteArmBandit
 from botorch_bkb.bandits.base import Array, Labels, locked, SavedBandit, Values
 from botorch_bkb.bandits.gp_bandit import GPBandit, MOST_FAILURES, warn_retired
@@ -165,13 +165,13 @@ class OutcomesBandit(SavedBandit):
         generator = as_generator(generator, seed)
         self.outcomes: dict[str, GPBandit] = {}
         # Kernels of plain numbers that add up effects are too certain of combinations.
-        rows = as_arms(arms, takes_words=True)
-        is_special = isinstance(rows, TableArms | BitArms | ProductArms)
+        table: Any = table_of(arms)  # one copy of the rows
+        is_special = isinstance(table.rows, TableArms | BitArms | ProductArms)
         default = None if is_special else matern_to_learn
         for name, roles in self.roles.items():
             leading = next((r for r in roles if isinstance(r, Objective)), roles[0])
-            self.outcomes[name] = bandit = GPBandit(
-                self._first.arms if self.outcomes else arms,
+            self.outcomes[name] = GPBandit(
+                table,
                 kernels.get(name, default),
                 noises.get(name),
                 goal="best_arm",
@@ -181,7 +181,6 @@ class OutcomesBandit(SavedBandit):
                 max_repeats=max_repeats,
                 generator=generator,
             )
-            bandit._table = self._first._table  # one copy of the rows
 
     @override
     def __repr__(self) -> str:
