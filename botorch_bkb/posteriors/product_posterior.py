@@ -11,8 +11,7 @@ and every partial sum over rows of ``R`` bounds the variance from above. So the 
 upper confidence bounds are found by one pass for means; products that may reach the
 best bounds found so far get some rows of ``R``, and the few that are left get their
 exact variances. Means and rows of ``R`` are computed in single precision, with a margin
-for rounding. With many inducing products the few largest rows of ``R`` explain little;
-then the variance given the results of near products alone is the last bound.
+for rounding.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ from botorch_bkb.arms.product import ProductArms, scattered_step
 from botorch_bkb.arms.product_table import ProductMask
 from botorch_bkb.models.kernels.product import ComponentKernel
 from botorch_bkb.models.utils.nystrom import explaining_rows, independent_points
-from botorch_bkb.models.utils.rows import positions_in
 from botorch_bkb.posteriors.basis import Basis
 from botorch_bkb.posteriors.grouped import GroupedResults
 from botorch_bkb.posteriors.posterior import Ranked, StaticPosterior
@@ -60,8 +58,6 @@ GATHERING_COST = 256
 MAX_MARGIN = 0.05
 # So many scattered products tell which bounds are among the largest.
 NUM_SCATTERED = 2**13
-# Inducing products without a result tell nothing: their noise, in prior variances.
-MUCH_NOISE = 1e12
 # A pass keeps this share of all products, within limits.
 KEPT_SHARE, MIN_KEPT, MAX_KEPT = 1 / 64, 2**15, 2**21
 # It ends with no more than this times as many.
@@ -121,12 +117,7 @@ class ProductPosterior(StaticPosterior):
         K = self.prior_covariance(inducing_indices, inducing_indices)
         kept = independent_points(K)
         self.inducing_indices = indices = inducing_indices[kept]
-        self.gram = K = K[kept][:, kept]
-        L = torch.linalg.cholesky(K)
-        place = positions_in(self.pulled_indices, indices, is_ascending=True)
-        self.noises = torch.full_like(K.diagonal(), MUCH_NOISE)
-        if grouped is None:  # results that share offsets tell less than one by one
-            self.noises[place >= 0] = 1 / self.data[0, place[place >= 0]]
+        L = torch.linalg.cholesky(K[kept][:, kept])
         K = self.prior_covariance(indices, self.pulled_indices)
         Z = torch.linalg.solve_triangular(L, K, upper=False)
         inside = torch.ones_like(indices, dtype=torch.bool)
@@ -221,33 +212,6 @@ class ProductPosterior(StaticPosterior):
         Z = torch.linalg.solve_triangular(self.basis.L_v, Z, upper=False)
         projected = Z.square().sum(dim=0) - (K @ self.lost_rows.mT).square().sum(dim=1)
         return torch.stack([prior, mean, residual, projected.maximum(-residual)])
-
-    def given_near(
-        self, positions: Tensor, column: int, size: int
-    ) -> tuple[Tensor, Tensor]:
-        """Return means, and variances given the results of near products only.
-
-        Args:
-            positions: ``k x c`` positions that differ in one component only.
-            column: That component.
-            size: The number of results.
-        """
-        m, parts = len(self.basis.L), []
-        for term in self._tables:
-            others = [t[at] for t, at in zip(term, positions[0], strict=True)]
-            others.pop(column)
-            own = term[column].index_select(0, positions[:, column])
-            parts.append((own[:, :m], math.prod(others)[:m]))
-        mean = sum(own @ (rest * self.alpha) for own, rest in parts)
-        reach = sum(own.amax(dim=0) * rest for own, rest in parts)
-        near = reach.topk(size).indices
-        K = sum(own[:, near] * rest[near] for own, rest in parts)
-        gram = self.gram.take(near.unsqueeze(-1) * m + near)
-        gram.diagonal().add_(self.noises[near])
-        L = torch.linalg.cholesky(gram)
-        Z = torch.linalg.solve_triangular(L, K.mT, upper=False)
-        prior = sum_of_products(self._diagonals, positions)
-        return mean, (prior - Z.square().sum(dim=0)).clamp_min(0.0)
 
     def rows(self, indices: Tensor) -> Tensor:
         """Return the prior covariances with the inducing products, ``k x m``.

@@ -20,13 +20,6 @@ if TYPE_CHECKING:
 
 # Rows of R after which products are dropped.
 STAGES = (0, 4, 16, 64, 256)
-# With more than four times as many inducing products, the variance given the results of
-# this many near ones is another upper bound.
-NUM_NEAR = 128
-# Products with the same near results are a group, and share a Cholesky factor. They are
-# bounded so unless that costs more than exact variances: the squared number of inducing
-# products for each product, against this number for each group.
-GROUP_COST = 2**26
 # What rounding may add to a bound in double precision, in prior standard deviations.
 MARGIN = 1e-6
 
@@ -181,9 +174,6 @@ class Search:
             )
         )
         bounds = torch.cat([self._leading(posterior, part) for part in parts])
-        if self.scale and len(posterior.basis.L) > 4 * NUM_NEAR:
-            reach = (bounds >= self.low).nonzero().squeeze(-1)
-            bounds[reach] = self._near(posterior, Ranked(bounds[reach], indices[reach]))
         return bounds + self.margin
 
     def _leading(self, posterior: ProductPosterior, K: Tensor) -> Tensor:
@@ -204,29 +194,6 @@ class Search:
             variance = variance - known.square().sum(dim=-1)
             variance = (variance + posterior.slack(stage)).clamp_min(0.0)
             bounds[left] = mean + self.scale * variance.sqrt()
-        return bounds
-
-    def _near(self, posterior: ProductPosterior, upper: Ranked) -> Tensor:
-        """Return bounds from the results of near products: fewer leave more variance.
-
-        Products that differ in one component only use the same results, and share their
-        Cholesky factor.
-        """
-        arms, indices = posterior.arms, upper.arms
-        positions = arms.components(indices)
-        groups = []
-        for column in range(len(arms.sizes)):
-            others = positions.clone()
-            others[:, column] = 0
-            found = arms.numbers(others).unique(return_inverse=True, return_counts=True)
-            groups.append((len(found[2]), column, *found[1:]))
-        _, column, group, counts = min(groups, key=lambda group: group[:2])
-        if len(posterior.basis.L) ** 2 * len(indices) < GROUP_COST * len(counts):
-            return upper.values
-        bounds = torch.empty_like(upper.values)
-        for members in group.argsort().split(counts.tolist()):
-            mean, variance = posterior.given_near(positions[members], column, NUM_NEAR)
-            bounds[members] = (mean + self.scale * variance.sqrt()).to(bounds)
         return bounds
 
 

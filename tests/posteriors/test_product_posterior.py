@@ -106,8 +106,6 @@ SMALL = {
     "NUM_SCATTERED": 10,
     "MIN_KEPT": 3,
     "STAGES": (0, 1, 2),
-    "NUM_NEAR": 1,
-    "GROUP_COST": 0,
 }
 
 
