@@ -41,7 +41,6 @@ class Desirability:
     objectives: Mapping[str, tuple[Any, ...]]
 
     def __post_init__(self) -> None:
-        """Check the objectives."""
         if not self.objectives:
             raise InputDataError("Expected `objectives` to name an outcome, got none.")
         for name, objective in self.objectives.items():

@@ -263,7 +263,6 @@ class SmoothBox:
     b: float
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         check_size("dimension", self.dimension)
         for name in ("side_length", "a", "b"):
             check_positive(name, getattr(self, name))
@@ -291,7 +290,6 @@ class TVWidth(ConfidenceSchedule):
     _factor: ClassVar[float] = 1 / 2
 
     def __post_init__(self) -> None:
-        """Check the probability."""
         check_fraction("failure_probability", self.failure_probability)
 
     @override

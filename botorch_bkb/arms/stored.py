@@ -99,7 +99,6 @@ class Workers:
     end: Callable[[], object] | None = None
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         check_size("workers", self.num_workers)
         check_positive("timeout", self.timeout)
         check_count("max_restarts", self.max_restarts)

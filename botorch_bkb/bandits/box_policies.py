@@ -54,7 +54,6 @@ class BoxSearch:
     around_best: bool
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         check_size("num_restarts", self.num_restarts)
         check_size("raw_samples", self.raw_samples)
 

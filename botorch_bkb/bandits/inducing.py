@@ -71,7 +71,6 @@ class LeverageScoreSampling:
     max_inducing: int | None = None
 
     def __post_init__(self) -> None:
-        """Check the options."""
         check_oversampling(self.oversampling)
         check_choice("resampling", self.resampling, RESAMPLING)
         check_choice("inclusion", self.inclusion, INCLUSION)

@@ -181,7 +181,6 @@ class EpsilonGreedyPolicy(DrawingPolicy):
     uniform_probability: float = 0.1
 
     def __post_init__(self) -> None:
-        """Check the probability."""
         check_number("uniform_probability", self.uniform_probability, 0.0, 1.0)
 
     @override
@@ -241,7 +240,6 @@ class ThompsonPolicy(DrawingPolicy):
     prior_mean = "fitted"
 
     def __post_init__(self) -> None:
-        """Check the options."""
         check_number("uniform_probability", self.uniform_probability, 0.0, 1.0)
         check_number("scale", self.scale, least=0.0)
         check_choice("covariance", self.covariance, COVARIANCES)

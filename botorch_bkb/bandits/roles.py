@@ -51,7 +51,6 @@ class Limit(Role):
     limit: float
 
     def __post_init__(self) -> None:
-        """Check the limit."""
         check_number("limit", self.limit)
 
     @override
@@ -86,7 +85,6 @@ class Target(Objective):
     tolerance: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         check_number("value", self.value)
         check_not_negative("tolerance", self.tolerance)
 

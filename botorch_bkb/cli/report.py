@@ -104,7 +104,6 @@ class Part:
     effects: ColumnEffects | None = None
 
     def __post_init__(self) -> None:
-        """Read the results."""
         self.args = self.campaign.args
         self.name = self.args.reward_label
         self.rounds = read_rounds(self.campaign)

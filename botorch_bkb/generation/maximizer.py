@@ -213,7 +213,6 @@ class VarianceStoppingRule:
     max_variance: float | Tensor
 
     def __post_init__(self) -> None:
-        """Check the threshold."""
         if not (torch.as_tensor(self.max_variance) > 0).all():
             raise InputDataError(
                 f"Expected `max_variance` to be positive, but got {self.max_variance}."

@@ -103,7 +103,6 @@ class FixedSize(BatchRule):
     opens_with_one_pull = False
 
     def __post_init__(self) -> None:
-        """Check the size."""
         check_size("size", self.size)
 
     @override
@@ -116,7 +115,6 @@ class _ThresholdRule(BatchRule):
     ratio_threshold: float = 2.0
 
     def __post_init__(self) -> None:
-        """Check the threshold."""
         if not 1 <= self.ratio_threshold < math.inf:
             raise InputDataError(
                 "Expected `ratio_threshold` to be a finite number of at least 1, but "
