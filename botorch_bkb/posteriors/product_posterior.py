@@ -331,14 +331,14 @@ class ProductPosterior(StaticPosterior):
         best = start.exact(self, rank + 1, allowed)[0].values
         floor = best[rank].item() - start.margin if len(best) > rank else -math.inf
         search = Search(self, scale, CUT * target, allowed, floor)
-        for indices, K in self._candidates(search):
-            search.add(self, indices, K)
+        for indices in self._candidates(search):
+            search.add(self, indices)
         search.join()
         search.cut()
         return search
 
-    def _candidates(self, search: Search) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield products that may reach the floor, and their kernel rows."""
+    def _candidates(self, search: Search) -> Iterator[Tensor]:
+        """Yield products that may reach the floor."""
         sizes, tables = self.arms.sizes, self.single
         first = len(sizes) - 1
         while first > 0 and math.prod(sizes[first:]) < LAST_SIZE:
@@ -376,10 +376,7 @@ class ProductPosterior(StaticPosterior):
                 terms = [products_of(term[:first], at) for term in tables]
                 left *= torch.cat(terms, dim=-1)
             row, column = self._reaching(search, weights, left, right, std)
-            parts = (at.split(self.chunk_size) for at in (row, column))
-            for i, j in zip(*parts, strict=True):
-                K = (left[i] * columns[j]).unflatten(-1, (len(tables), -1)).sum(dim=1)
-                yield rows[i] * num_last + ends[j], K
+            yield rows[row] * num_last + ends[column]
 
     def _reaching(
         self, search: Search, weights: Tensor, left: Tensor, right: Tensor, std: Tensor

@@ -69,11 +69,9 @@ class Search:
         """A bound that is lower, as computed, is lower than the floor."""
         return self.floor - self.margin
 
-    def add(
-        self, posterior: ProductPosterior, indices: Tensor, K: Tensor | None = None
-    ) -> None:
-        """Look at upper bounds of more products, whose kernel rows may be known."""
-        bounds = self.upper(posterior, indices, K)
+    def add(self, posterior: ProductPosterior, indices: Tensor) -> None:
+        """Look at upper bounds of more products."""
+        bounds = self.upper(posterior, indices)
         reach = bounds >= self.floor
         self._more.append(self._allowed(Ranked(bounds[reach], indices[reach])))
         self._num_more += len(self._more[-1].arms)
@@ -160,26 +158,19 @@ class Search:
         self._more = [Ranked(values[kept], arms[kept])]
         self._num_more = len(self._more[0].arms)
 
-    def upper(
-        self, posterior: ProductPosterior, indices: Tensor, K: Tensor | None = None
-    ) -> Tensor:
+    def upper(self, posterior: ProductPosterior, indices: Tensor) -> Tensor:
         """Return upper bounds: close ones, unless they are below the floor."""
         tables, components = posterior.single, posterior.arms.components
         parts = (
-            [K]
-            if K is not None
-            else (
-                sum_of_products(tables, components(chunk))
-                for chunk in indices.split(posterior.chunk_size)
-            )
+            self._leading(posterior, sum_of_products(tables, components(chunk)))
+            for chunk in indices.split(posterior.chunk_size)
         )
-        bounds = torch.cat([self._leading(posterior, part) for part in parts])
-        return bounds + self.margin
+        return torch.cat([*parts])
 
     def _leading(self, posterior: ProductPosterior, K: Tensor) -> Tensor:
         """Return upper bounds given rows of R, few of them for a low bound.
 
-        As computed: rounding may make them too small by the margin.
+        Rounding makes them too small by the margin at most, which is added.
         """
         mean = K @ posterior.weights[0]
         variance = torch.full_like(mean, posterior.max_prior_variance)
@@ -194,7 +185,7 @@ class Search:
             variance = variance - known.square().sum(dim=-1)
             variance = (variance + posterior.slack(stage)).clamp_min(0.0)
             bounds[left] = mean + self.scale * variance.sqrt()
-        return bounds
+        return bounds + self.margin
 
 
 def sum_of_products(tables: list[list[Tensor]], positions: Tensor) -> Tensor:
