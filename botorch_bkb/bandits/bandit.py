@@ -482,8 +482,10 @@ class FiniteArmBandit(Bandit):
         fit, told = surrogate.fit, observations.history()
         told = told.rows(told.indices != NO_ARM)
         X = as_dense(self.arms[told.indices])
-        outcome = fit.units.outcome_transform(observations.sign, X)
-        targets, _ = outcome((observations.sign * told.rewards).to(X).unsqueeze(-1))
+        # In double: rewards may differ by little.
+        rewards = observations.sign * told.rewards.unsqueeze(-1)
+        outcome = fit.units.outcome_transform(observations.sign, rewards)
+        targets = outcome(rewards)[0].to(X)
         options: dict[str, Any] = {}
         grouped = moments.grouped if isinstance(moments, StaticPosterior) else None
         if told.noise.any() and grouped is None:
@@ -502,7 +504,7 @@ class FiniteArmBandit(Bandit):
                 outcome_transform=None,
                 **options,
             )
-        model.outcome_transform = outcome  # the constructor would train it
+        model.outcome_transform = outcome.to(X)  # the constructor would train it
         if isinstance(model, GroupedModel) and grouped is not None:
             model.grouped = replace(grouped, sums=observations.sign * grouped.sums)
             model.pulled = as_dense(self.arms[moments.pulled_indices])

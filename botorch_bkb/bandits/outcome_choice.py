@@ -82,7 +82,7 @@ class OutcomeModel(NamedTuple):
 
     def original(self, values: Tensor) -> Tensor:
         """Return standardized values in the scale of the outcome."""
-        return self.sign * self.units.original(values)
+        return self.sign * self.units.original(values.double())
 
     def room(self, limit: Any, mean: Tensor, std: Tensor) -> Tensor:
         """Return by how many standard deviations means are within a limit."""
@@ -341,7 +341,9 @@ class OutcomeChoice:
             with warnings.catch_warnings():  # single precision was the user's choice
                 warnings.simplefilter("ignore", InputDataWarning)
                 model = each.bandit.model().double()
-            transforms.append(model.outcome_transform)
+            # In double from the start: the model rounded its own.
+            like = model.train_targets
+            transforms.append(each.units.outcome_transform(each.sign, like))
             del model.outcome_transform
             models.append(model)
 

@@ -48,7 +48,7 @@ class LogWarp(NamedTuple):
         median = rewards.median()
         spread = (rewards - median)[rewards >= median].square().mean().sqrt()
         # Equal rewards may differ in their last bits.
-        if spread <= 1e-9 * rewards.abs().max():
+        if spread <= 1e-12 * rewards.abs().max():
             return None
         return cls(median.item(), spread.item(), rewards.min().item())
 

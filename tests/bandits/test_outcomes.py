@@ -184,6 +184,17 @@ def test_one_objective_without_limits_finds_the_best():
     assert bandit.best_arm() == (int(best), True, 1.0)
 
 
+@pytest.mark.filterwarnings("ignore:Rounding in torch.float32")
+def test_single_precision_keeps_small_differences_of_large_outcomes():
+    found = []
+    for arms, level in (ARMS.float().double(), 0.0), (ARMS.float(), 1e8):
+        bandit = OutcomesBandit(arms, ROLES, seed=0)
+        results = {name: y[:10] + level for name, y in results_of(ARMS).items()}
+        bandit.add_observations(range(10), results)
+        found.append((bandit.ask(4).tolist(), bandit.pareto_front().tolist()))
+    assert found[0] == found[1]
+
+
 def test_words_and_plates():
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(

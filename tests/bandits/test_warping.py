@@ -65,6 +65,13 @@ def test_the_warp_is_the_formula_and_undone(values):
     np.testing.assert_allclose(below, log_warp(y)[1](low.numpy()), rtol=1e-6)
 
 
+def test_a_level_of_all_rewards_shifts_the_warp():
+    y = torch.linspace(-3, 4, 50).double().exp()
+    shifted = LogWarp.of(y + 1e11)
+    assert shifted is not None
+    assert shifted.spread == pytest.approx(LogWarp.of(y).spread, rel=1e-5)
+
+
 def test_the_slope_is_that_of_differences():
     y = torch.linspace(-3, 4, 50).double().exp()
     warp, step = LogWarp.of(y), 1e-6
