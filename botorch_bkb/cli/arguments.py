@@ -556,10 +556,9 @@ class SuggestOptions(TableOptions, RunOptions):
     @property
     def outcome_option(self) -> str:
         """The option that names the columns of results."""
-        several = "--maximize, --minimize, --target or --limit"
-        return (
-            several if self.roles else "--objective" if self.objective else "--reward"
-        )
+        if self.roles:
+            return "--maximize, --minimize, --target or --limit"
+        return "--objective" if self.objective else "--reward, --maximize or --minimize"
 
     @property
     def results_name(self) -> str:

@@ -107,8 +107,9 @@ def read_roles(args: SuggestOptions) -> None:
     for option in filter(refused.get, refused):
         raise InputDataError(
             f"--{option} does not go with outcomes (--maximize, --minimize COLUMN, "
-            "--target, --limit). Leave it out. In place of a threshold pass --limit "
-            '"COLUMN >= X", and write logarithms into the column and its limits.'
+            "--target, --limit). Leave it out. In place of --threshold, pass --limit "
+            '"COLUMN >= X". In place of --log-reward, write logarithms into the column '
+            "and its limits."
         )
 
 

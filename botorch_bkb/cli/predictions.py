@@ -139,6 +139,8 @@ def when_to_stop(
     said = bandit.progress(indices=picks)
     rise, best = said.expected_rise, said.best_arms
     names = listing(campaign.ids_of(best.numpy()), NUM_BEST_SHOWN)
+    if len(best) > 1:
+        names = f"one of these {len(best):,} of {campaign.num_candidates:,}: {names}"
     leader, sign = best_measured(bandit, campaign), 1 if bandit.maximize else -1
     means, std = np.append(batch["mean"], leader["mean"]), leader["std"]
     most = sign * leader["mean"] + DEVIATIONS_OF_95_PERCENT * std
@@ -161,7 +163,7 @@ def when_to_stop(
         "Chance that something better is still unmeasured: "
         f"{100 * said.probability_unmeasured:.0f} %.",
         f"With a chance of {100 * said.probability_held:.0f} %, the best candidate is "
-        f"one of these {len(best):,} of {campaign.num_candidates:,}: {names}.",
+        f"{names}.",
     ]
 
 

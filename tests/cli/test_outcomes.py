@@ -434,8 +434,8 @@ REFUSED = {
     "a limit of small rewards": (["--minimize", *LIMITED[1:]], BOTH),
     "a threshold": (
         [*LIMITED, "--threshold=50"],
-        "--threshold does not go with .* In place of a threshold pass (?P<more>--limit "
-        '"COLUMN >= X")',
+        "--threshold does not go with .* In place of --threshold, pass "
+        '(?P<more>--limit "COLUMN >= X")[.]',
     ),
     "a logarithm": ([*LIMITED, "--log-reward"], "--log-reward does not go with outco"),
     "a width": ([*LIMITED, "--confidence=1"], "--confidence .* Leave it out"),

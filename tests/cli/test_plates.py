@@ -128,6 +128,13 @@ def test_the_command_says_when_to_stop(minimize, capsys, bandits):
     assert all(sentence in line for sentence in sentences)
 
 
+def test_a_single_candidate_may_be_the_best(capsys):
+    arms = ARMS[:6]
+    results = pd.concat([arms[["id"]].assign(reward=[0, 1, 2, 3, 4, 90])] * 2)
+    suggest("--replicates-are-real", arms=arms, results=results)
+    assert "%, the best candidate is C05." in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.usefixtures("full_fits")
 @pytest.mark.parametrize("minimize", [False, True], ids=["max", "min"])
 def test_a_rise_beyond_all_results_is_not_told(minimize, capsys):

@@ -471,7 +471,8 @@ OPTIONS: Remedies = {
     ),
     "another name for the result": (
         state(ARMS, FEW.rename(columns={"reward": "yield"})),
-        r"only \['id', '(?P<name>\w+)'\]. Name it by (?P<option>--reward)",
+        r"only \['id', '(?P<name>\w+)'\]. Name it by (?P<option>--reward), "
+        r"--maximize or --minimize\.",
         lambda found: [found["option"], found["name"]],
     ),
     "standard deviations": (
