@@ -459,7 +459,9 @@ class SuggestOptions(TableOptions, RunOptions):
     )
     ids_only: bool = option(FLAG, "leave the settings out of NEXT and predictions")
     with_columns: bool = option(
-        FLAG, "write all the candidates' columns, also if there are more than 20"
+        FLAG,
+        "write all the candidates' columns, also if there are more than 20, or, with "
+        "--per-measurement, if RESULTS lacks them",
     )
     per_measurement: bool = option(
         FLAG,

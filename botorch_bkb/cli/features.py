@@ -396,10 +396,11 @@ def _require_names(text: pd.Series) -> None:
     has_numbers = to_numbers(values).notna().any()
     if has_numbers or (is_mostly_numbers and not is_no_number(values).all()):
         wrong, why = is_no_number(text), "stands among numbers"
-        remedy = WRITE_NUMBERS
+        remedy = f"{WRITE_NUMBERS}. Write dates as 2026-01-31"
     elif is_mostly_numbers:
         wrong = text.isin(values[is_like_number])
-        why, remedy = "looks like a number or a date", WRITE_NUMBERS
+        why = "looks like a number or a date"
+        remedy = f"{WRITE_NUMBERS}. Write dates as 2026-01-31"
     elif len(values) > MAX_WORDS:
         wrong = text == values.iloc[-1]
         why = f"is one of {len(values)} different words; more than {MAX_WORDS} are "
@@ -412,8 +413,8 @@ def _require_names(text: pd.Series) -> None:
     if wrong is not None:
         raise InputDataError(
             f"Text column {text.name!r} has {text[wrong].iloc[0]!r} in "
-            f"{row_name(wrong)}, which {why}. {remedy}. Write dates as 2026-01-31, "
-            f"pass --category {name} if its values are names, or --drop {name}."
+            f"{row_name(wrong)}, which {why}. {remedy}. Pass --category {name} if "
+            f"its values are names, or --drop {name}."
         )
 
 

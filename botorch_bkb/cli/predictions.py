@@ -199,8 +199,8 @@ def describe_groups(bandit: Any, args: SuggestOptions) -> list[str]:
         offsets = own["offset"]
         if offsets.isna().all():
             lines.append(
-                f"G{of}: offsets do not act yet. They need two groups with two results "
-                "each."
+                f"G{of}: offsets of this campaign do not act yet. They need two groups "
+                "with two results each."
             )
         elif (offsets.abs() < CERTAIN * own["std"]).all():
             lines.append(

@@ -78,7 +78,10 @@ def read_results(
         )
     tables = [_read_result(path, args, results_id, settings, words) for path in paths]
     if args.sheet:
-        raise InputDataError(f"No table needs --sheet {args.sheet[0]!r}. Leave it out.")
+        raise InputDataError(
+            f"No table needs --sheet {args.sheet[0]!r}. Leave it out, or name its "
+            "table by --observations or --earlier."
+        )
     columns = [*(settings if results_id is None else [results_id])]
     columns += args.columns_to_fill(own)
     empty = Table(pd.DataFrame(columns=[*dict.fromkeys(columns)], dtype=float))

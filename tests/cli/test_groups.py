@@ -371,7 +371,7 @@ def test_groups_that_differ_are_described(capsys):
     ("shifts", "said"),
     [
         (dict.fromkeys("AB", 0.0), "No difference between groups of column 'plate' fo"),
-        ({"A": 0.0}, "'plate': offsets do not act yet. They need two groups with two"),
+        ({"A": 0.0}, "'plate': offsets of this campaign do not act yet. They need two"),
     ],
     ids=["equal", "one"],
 )

@@ -250,7 +250,7 @@ REFUSED = {
         ),
         "a word that occurs once": (
             csv(solvents("ethanol", [4])),
-            "which occurs once where others occur 8 times. Correct it if it is a slip",
+            "occurs once where others occur 8 times. Correct it if it is a slip. Pass",
         ),
     },
     "Write ids alike in both tables": {

@@ -288,7 +288,7 @@ ADDED: Remedies = {
     ),
     "many categories": (
         NAMES,
-        r"pass (?P<option>--category .*?) if its values are names",
+        r"Pass (?P<option>--category .*?) if its values are names",
     ),
     "names that are ids": (
         MY_NAMES,

@@ -181,7 +181,8 @@ def test_several_sheets_that_could_be_meant_are_named(capsys):
         assert main([*words, *(f"--sheet={name}" for name in right)]) == 0
         assert "5 of them measured, 5 measurements in all" in capsys.readouterr().out
         assert main([*words, *(f"--sheet={name}" for name in [*right, "S0"])]) == 2
-        assert "No table needs --sheet 'S0'. Leave it out." in capsys.readouterr().err
+        error = capsys.readouterr().err
+        assert "No table needs --sheet 'S0'. Leave it out, or name its table" in error
 
 
 def test_two_sheets_of_one_file_are_two_tables(capsys):
