@@ -316,7 +316,7 @@ def table_kind(path: Path) -> str:
     if kind is None or (stem is not path and kind != "csv"):
         raise InputDataError(
             "Expected a table named *.csv, *.csv.gz, *.tsv, *.txt, *.xlsx or *.parquet,"
-            f" but got {path}. Save it as CSV UTF-8."
+            f" but got {path}. Save tables as CSV UTF-8, and name outputs *.csv."
         )
     if kind == "excel" and find_spec("openpyxl") is None:
         raise InputDataError(
