@@ -56,7 +56,7 @@ def failed(capsys):
     [
         (["--id", "mean"], "--id names the column 'mean', which the batch has of its"),
         (["--reward", "id"], ", as --id does. Rename it"),
-        (["--reward", "yield", "--noise-std", "yield"], ", as --reward does."),
+        (["--reward", "yield", "--noise-std", "yield"], ", as --reward, --maximize or"),
         (["--noise-std", "g", "--group", "g"], ", as --noise-std does."),
     ],
 )
